@@ -1,0 +1,92 @@
+# make lab    opens JupyterLab on the tour
+# make test   everything: format, lint, types, floors, tests
+# make check  the quick part of it
+# make format makes the first two happy
+#
+# Both `lab` and `test` make .venv here with the first Python >= 3.11 they find (PYTHON=... names one), and
+# again when pyproject.toml or constraints.txt changed. PEERS=1, or CI=true, also installs and runs the peer.
+
+.SUFFIXES:
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help lab test check format clean static tests fast-tests
+
+ifeq ($(CI),true)
+PEERS := 1
+endif
+export PEERS
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+NEEDS := pyproject.toml constraints.txt .venv/.made
+CHECKED := $(if $(filter 1,$(PEERS)),.venv/.peers,.venv/.test)
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+lab: .venv/.lab
+	@$(BIN)/pidurable-nb lab $(ARGS)
+
+test: static tests
+
+check: static fast-tests
+
+static: $(CHECKED)
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/pyright --warnings
+	$(BIN)/lint-imports --no-logo
+
+tests: $(CHECKED)
+	$(BIN)/python -m pytest -q $(ARGS)
+
+fast-tests: $(CHECKED)
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+
+format: .venv/.test
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A checkout that was moved or copied along with its .venv holds scripts and imports of the old place: made anew.
+ifneq ($(shell cat .venv/.made 2>/dev/null),$(CURDIR))
+.PHONY: .venv/.made
+endif
+
+# Asked of each candidate: a version manager may put a name on the path that only complains when it is run.
+FIT := import sys; sys.exit(sys.version_info < (3, 11))
+
+.venv/.made:
+	@if [ -f $@ ]; then rm -rf .venv; fi; \
+	for python in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3 python); do \
+	    "$$python" -c '$(FIT)' >/dev/null 2>&1 || continue; \
+	    if ! "$$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then bare="$$bare $$python"; continue; fi; \
+	    if .venv/bin/python -c '$(FIT)' >/dev/null 2>&1 && .venv/bin/python -m pip --version >/dev/null 2>&1; then :; \
+	    else echo "making .venv with $$python"; rm -rf .venv; "$$python" -m venv .venv || exit 1; fi; \
+	    echo "$(CURDIR)" >$@; exit 0; \
+	done; \
+	if [ -n "$$bare" ]; then \
+	    set -- $$bare; version=$$("$$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    echo "$$1 has no venv module: install it (Debian and Ubuntu: apt install python$$version-venv), then run make again" >&2; \
+	else \
+	    echo "no Python 3.11 or newer found: install one, or name it: make test PYTHON=/path/to/python3" >&2; \
+	fi; exit 1
+
+.venv/.lab: $(NEEDS)
+	@echo "installing the notebook into .venv (a minute or two, once)"
+	@$(INSTALL) -e '.[notebook]'
+	@touch $@
+
+.venv/.test: $(NEEDS)
+	@echo "installing the notebook and the tools into .venv (a minute or two, once)"
+	@$(INSTALL) -e '.[notebook,dev]'
+	@touch $@ .venv/.lab
+
+.venv/.peers: $(NEEDS)
+	@echo "installing the notebook, the tools and the peer into .venv (a minute or two, once)"
+	@$(INSTALL) -e '.[notebook,dev,peers]'
+	@touch $@ .venv/.lab .venv/.test

@@ -1,0 +1,320 @@
+"""Owns the public face of an open store, and nothing behind it: wiring only.
+
+`Harness.open` puts a storage, a session, the task machine and the rules of conversations together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from pidurable_nb.agent.conversation import CommitBlock, Conversation, Submission
+from pidurable_nb.agent.household import ConversationRules
+from pidurable_nb.agent.owning import forwarded
+from pidurable_nb.agent.settings import Settings
+from pidurable_nb.engine.engine import Engine
+from pidurable_nb.engine.phase import Outcome, Phase, TaskRef
+from pidurable_nb.engine.registry import Registry
+from pidurable_nb.errors import SessionClosed, SessionFailed, StorageRequestError
+from pidurable_nb.ids import ROOT, ConversationId, EntryId, SubmissionId, TaskId
+from pidurable_nb.probe import ConversationSubject
+from pidurable_nb.records.task import Status, TaskRecord
+from pidurable_nb.records.transcript import Answered, ConversationRecord, SubmissionRecord, Written
+from pidurable_nb.session.changes import Changes
+from pidurable_nb.session.documents import Document
+from pidurable_nb.session.session import Session
+from pidurable_nb.store.storage import Storage, TaskQuery
+
+if TYPE_CHECKING:
+    from pidurable_nb.engine.decide import Verdict
+
+R = TypeVar("R")
+D = TypeVar("D", bound=Document)
+Durability = Literal["kill", "barrier", "power"]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why a harness is not open any more. `error` is set when the storage failed (F1)."""
+
+    reason: Literal["closed", "failed"]
+    error: SessionFailed | None = None
+
+
+class Opening:
+    """`await` it to keep the harness, or enter it to close it at the end."""
+
+    def __init__(self, opening: Callable[[], Coroutine[None, None, Harness]]) -> None:
+        self._opening = opening
+        self._harness: Harness | None = None
+
+    def __await__(self) -> Generator[None, None, Harness]:
+        return self._opening().__await__()
+
+    async def __aenter__(self) -> Harness:
+        self._harness = await self._opening()
+        return self._harness
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._harness is not None:
+            await self._harness.aclose()
+
+
+class Harness:
+    """An open store whose work goes on while this lives.
+
+    Its methods may be awaited from any event loop; commit blocks work on the loop that opened it. After a storage
+    error everything raises SessionFailed (F1); after `aclose`, SessionClosed.
+    """
+
+    def __init__(self, session: Session, engine: Engine, registry: Registry, settings: Settings) -> None:
+        self.engine = engine
+        self.registry = registry
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[Closed] = self.loop.create_future()
+        self._session = session
+        self._settlers: dict[SubmissionId, list[asyncio.Future[SubmissionRecord]]] = {}
+        self._closing: asyncio.Task[None] | None = None
+        session.subscribe(self._follow)
+
+    @property
+    def owning_harness(self) -> Harness:
+        """This one."""
+        return self
+
+    # -- opening and closing ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def open(
+        store: Path | str | Storage,
+        *,
+        tasks: Sequence[type[Phase[object]]] = (),
+        settings: Settings | None = None,
+        durability: Durability = "barrier",
+        run: bool = True,
+        on_report: Callable[[BaseException], None] | None = None,
+    ) -> Opening:
+        """Open a store for writing and go on with its work; await it, or enter it.
+
+        A path is a SQLite store, made when there is none. With `run=False` nothing starts before `resume()`.
+
+        Durability: tasks that ran when the last process died are pending and counted (T7); nothing else changed.
+        Raises StoreRefused when the file is no store or another process owns it (F5), DuplicateTask, PhaseRefused.
+        """
+        chosen = settings if settings is not None else Settings()
+
+        async def opening() -> Harness:
+            registry = Registry()
+            for first in tasks:
+                registry.install(first)
+            return await Harness._open(_storage(store, durability), registry, chosen, run, on_report or _swallow)
+
+        return Opening(opening)
+
+    @staticmethod
+    async def _open(
+        storage: Storage, registry: Registry, settings: Settings, run: bool, report: Callable[[BaseException], None]
+    ) -> Harness:
+        harness: Harness | None = None
+
+        def heard(error: BaseException) -> None:
+            report(error)
+            if isinstance(error, SessionFailed) and harness is not None:
+                harness._fail(error)
+
+        session = await Session.open(storage, clock=settings.clock, probe=settings.probe, report=heard)
+        rules = ConversationRules(settings.ids, settings.clock)
+        engine = Engine(
+            session, registry, rules, clock=settings.clock, probe=settings.probe, report=heard,
+            settings=lambda: settings.engine,
+        )  # fmt: skip
+        harness = Harness(session, engine, registry, settings)
+        try:
+            await engine.open(run=run)
+        except BaseException:
+            await session.close()
+            raise
+        return harness
+
+    @forwarded
+    async def aclose(self) -> None:
+        """Stop all code in order and let go of the store. What ran is pending and not counted (T7). Idempotent.
+
+        Durability: every commit that was admitted has settled.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self.engine.close()
+        await self._session.close()
+        failed = self._session.failed
+        self._end_waits(failed or SessionClosed("the harness was closed; open the store again"))
+        if not self.closed.done():
+            self.closed.set_result(Closed("failed", failed) if failed is not None else Closed("closed"))
+
+    def _fail(self, error: SessionFailed) -> None:
+        """F1: the harness closes itself."""
+        self._end_waits(error)
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._close(), name="close")
+
+    def resume(self) -> None:
+        """Start work, after `open(run=False)`."""
+        self.engine.resume()
+
+    # -- conversations --------------------------------------------------------------------------------------------------
+
+    @forwarded
+    async def root(self) -> Conversation:
+        """The root conversation, made the first time."""
+        if await self._session.conversation(ROOT) is None:
+            async with self._session.block(ConversationSubject(ROOT), conversation=ROOT) as tx:
+                if await tx.conversation(ROOT) is None:
+                    record = ConversationRecord(id=ROOT)
+                    tx.put_conversation(record)
+                    await self.engine.household.created(tx, record)
+        return Conversation(self, ROOT)
+
+    @forwarded
+    async def conversation(self, id: ConversationId | int) -> Conversation:
+        """The conversation with this id. Raises StorageRequestError when there is none."""
+        if await self._session.conversation(ConversationId(id)) is None:
+            raise StorageRequestError(f"conversation {id} does not exist")
+        return Conversation(self, ConversationId(id))
+
+    @forwarded
+    async def create(self) -> Conversation:
+        """A new ownerless conversation."""
+        async with CommitBlock(self, None, barrier=False) as tx:
+            made = await tx.create_conversation()
+        return Conversation(self, made)
+
+    def commit(self, *, barrier: bool = False) -> CommitBlock:
+        """A block of writes to the root conversation, or to several by name."""
+        return CommitBlock(self, ROOT, barrier=barrier)
+
+    # -- tasks ----------------------------------------------------------------------------------------------------------
+
+    @forwarded
+    async def wait(self, ref: TaskRef[R]) -> R:
+        """The result of a task, when it has ended. Raises TaskEnded when it has none (T5, T11)."""
+        return await self.engine.wait(ref)
+
+    @forwarded
+    async def outcome(self, ref: TaskRef[R]) -> Outcome[R]:
+        """How a task ended, when it has; the fault, while one keeps it."""
+        return await self.engine.outcome(ref)
+
+    @forwarded
+    async def task(self, ref: TaskRef[object] | int) -> TaskRecord:
+        """The task as it is stored. Raises StorageRequestError when there is none."""
+        id = ref if isinstance(ref, int) else ref.id
+        found = await self._session.task(TaskId(id))
+        if found is None:
+            raise StorageRequestError(f"task {id} does not exist")
+        return found
+
+    @forwarded
+    async def tasks(
+        self, *, kind: str | None = None, status: Status | None = None, live: bool | None = None, limit: int = 1000
+    ) -> tuple[TaskRecord, ...]:
+        """The first `limit` tasks that fit, in id order, as they are stored."""
+        page = await self._session.scan_tasks(TaskQuery(kind=kind, status=status, live=live), limit=limit)
+        return page.items
+
+    @forwarded
+    async def abort(self, ref: TaskRef[object] | int) -> bool:
+        """Ask a task to end: its owned work first, then its abort handler (O2). False when it had ended already.
+
+        Durability: the mark is stored on return. Raises StorageRequestError when there is no such task.
+        """
+        return await self.engine.abort(ref if isinstance(ref, TaskRef) else TaskRef(TaskId(ref)))
+
+    @forwarded
+    async def retry(self, ref: TaskRef[object] | int) -> None:
+        """Let a parked or faulted task go on (T9, T11). Raises StorageRequestError when it is not live.
+
+        Durability: its count of restarts is cleared on return.
+        """
+        await self.engine.retry(ref if isinstance(ref, TaskRef) else TaskRef(TaskId(ref)))
+
+    def install(self, first: type[Phase[object]]) -> None:
+        """Install a task by its first phase, or its new code (T8, T10). Raises DuplicateTask, PhaseRefused."""
+        self.registry.install(first)
+
+    def uninstall(self, task: str) -> None:
+        """Remove a task's code: what is live of it is blocked from its next start on (T8)."""
+        self.registry.uninstall(task)
+
+    @forwarded
+    async def wait_idle(self) -> None:
+        """Return when no task lives but background work (O3). A blocked, parked or faulted task is live."""
+        await self.engine.wait_idle()
+
+    @forwarded
+    async def verdicts(self) -> tuple[Verdict, ...]:
+        """What would happen to every live task, as decided now: why an idle wait does not return."""
+        return self.engine.verdicts()
+
+    # -- submissions and documents ------------------------------------------------------------------------------------------
+
+    @forwarded
+    async def submission(self, id: SubmissionId | int) -> Submission[Answered | Written]:
+        """What somebody asked for, by id, after a restart too (S5). Raises StorageRequestError when there is none."""
+        if await self._session.submission(SubmissionId(id)) is None:
+            raise StorageRequestError(f"submission {id} does not exist")
+        return Submission(self, SubmissionId(id))
+
+    async def settled(self, id: SubmissionId) -> SubmissionRecord:
+        """The record of a submission, when it is settled."""
+        found = await self._session.submission(id)
+        if found is None:
+            raise StorageRequestError(f"submission {id} does not exist")
+        if found.status in ("done", "unanswered"):
+            return found
+        settler: asyncio.Future[SubmissionRecord] = asyncio.get_running_loop().create_future()
+        self._settlers.setdefault(id, []).append(settler)
+        return await settler
+
+    @forwarded
+    async def read(
+        self, doc: type[D], *, of: Conversation | None = None, key: str | None = None, at: EntryId | None = None
+    ) -> D:
+        """The stored value of a document, today or as of an entry (V3); its defaults where none was written."""
+        conversation = of.id if of is not None else ROOT
+        return await self.engine.read_document(doc, conversation=conversation, key=key, at=at)
+
+    def _follow(self, changes: Changes) -> None:
+        for id, change in changes.submissions.items():
+            if change.after.status in ("done", "unanswered"):
+                for settler in self._settlers.pop(id, ()):
+                    if not settler.done():
+                        settler.set_result(change.after)
+
+    def _end_waits(self, error: BaseException) -> None:
+        waiting = [settler for settlers in self._settlers.values() for settler in settlers]
+        self._settlers.clear()
+        for settler in waiting:
+            if not settler.done():
+                settler.set_exception(error)
+
+
+def _swallow(error: BaseException) -> None:
+    """Nobody asked for reports; every error still reaches whoever waits for its task."""
+
+
+def _storage(store: Path | str | Storage, durability: Durability) -> Storage:
+    if isinstance(store, str | Path):
+        from pidurable_nb.store.sqlite import SqliteStorage  # aiosqlite loads when it is used
+
+        return SqliteStorage(Path(store), durability=durability)
+    return store

@@ -1,0 +1,32 @@
+"""Owns which subcommands there are, in the order in which help lists them. Never imports one before it is asked for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pidurable_nb.cli.subcommand import Listed, Subcommand
+
+
+def _inspect() -> Subcommand:
+    from pidurable_nb.cli.inspect import INSPECT
+
+    return INSPECT
+
+
+def _why() -> Subcommand:
+    from pidurable_nb.cli.why import WHY
+
+    return WHY
+
+
+def _doctor() -> Subcommand:
+    from pidurable_nb.cli.doctor import DOCTOR
+
+    return DOCTOR
+
+
+TABLE: Final[tuple[Listed, ...]] = (
+    Listed(name="inspect", help="what is in a store", load=_inspect),
+    Listed(name="why", help="what recovery will do with a store, and by which law", load=_why),
+    Listed(name="doctor", help="what works on this machine, and what each durability keeps", load=_doctor),
+)

@@ -1,0 +1,502 @@
+"""Owns a running task machine: opening, following its session, waiting, aborting, installing. Never decides.
+
+It ties the table of live tasks, the scheduler that acts on verdicts, and the invocations that run code to one session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pidurable_nb.clock import Clock
+from pidurable_nb.engine.candidates import Candidates
+from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
+from pidurable_nb.engine.household import Household
+from pidurable_nb.engine.invocation import Invocation
+from pidurable_nb.engine.phase import Aborted, Done, Failed, Faulted, Orphaned, Outcome, Phase, TaskRef
+from pidurable_nb.engine.reading import D, read_document
+from pidurable_nb.engine.registry import Code, Fits, Registry, TaskDefinition
+from pidurable_nb.engine.scheduler import Scheduler
+from pidurable_nb.engine.table import TaskTable, missing_from_waits
+from pidurable_nb.engine.transition import Close, Free, Mark, Reopen, advance, kept_fault
+from pidurable_nb.engine.tx import startable
+from pidurable_nb.errors import (
+    IllegalTransition,
+    SessionClosed,
+    SessionFailed,
+    StorageRequestError,
+    TaskAborted,
+    TaskFailed,
+    TaskFaulted,
+    TaskOrphaned,
+)
+from pidurable_nb.ids import ConversationId, EntryId, TaskId
+from pidurable_nb.probe import Probe, SessionSubject, TaskSubject
+from pidurable_nb.records import task as stored
+from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.records.transcript import ConversationRecord
+from pidurable_nb.session.changes import Changes
+from pidurable_nb.session.session import Session
+from pidurable_nb.session.transaction import Transaction
+from pidurable_nb.store.storage import TaskQuery
+
+R = TypeVar("R")
+PAGE = 500
+NO_TASKS: Mapping[TaskId, TaskRecord] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What the host decides for the task machine. `suspect_ms`: how long a suspect may take to progress (T9)."""
+
+    policy: Policy = Policy()
+    suspect_ms: int = 1000
+
+
+class Engine:
+    """The task machine of one open session."""
+
+    def __init__(
+        self,
+        session: Session,
+        registry: Registry,
+        household: Household,
+        *,
+        clock: Clock,
+        probe: Probe | None,
+        report: Callable[[BaseException], None],
+        settings: Callable[[], EngineSettings],
+    ) -> None:
+        self.session = session
+        self.registry = registry
+        self.code: Code = registry
+        self.household = household
+        self.clock = clock
+        self.probe = probe
+        self.report = report
+        self._settings = settings
+        self.opening = session.opened.opening
+        self.origin = session.opened.origin
+        self.table = TaskTable(self.opening)
+        self.scheduler = Scheduler(self)
+        self._candidates = Candidates(self)
+        self._stored: dict[TaskId, TaskRecord] = {}
+        self._reserved: dict[TaskId, Verdict] = {}
+        self._invocations: dict[TaskId, Invocation] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._waiters: dict[TaskId, list[asyncio.Future[None]]] = {}
+        self._idlers: list[asyncio.Future[None]] = []
+        self._closing = False
+        registry.subscribe(self._code_changed)
+
+    # -- what its parts ask ---------------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        return self._settings().policy
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.probe is not None and self.probe.one_by_one
+
+    def stored_task(self, id: TaskId) -> TaskRecord | None:
+        """The live task as it is stored, which staged commits have not changed yet (C2, C8)."""
+        return self._stored.get(id)
+
+    def invocation(self, id: TaskId) -> Invocation | None:
+        return self._invocations.get(id)
+
+    def reserving(self, id: TaskId) -> bool:
+        return id in self._reserved
+
+    def startable(self, phase: Phase[object]) -> TaskDefinition:
+        """The definition with which a task can begin at `phase`. Raises UnknownPhase."""
+        name = type(phase)._task
+        return startable(self.registry.ready(name) if name is not None else None, phase)
+
+    def replaced(self, definition: TaskDefinition, record: TaskRecord) -> bool:
+        """T10: whether other code is installed for the task by now, and can take it."""
+        current = self.registry.definition(record.kind)
+        return current is not definition and isinstance(self.code.fit(record), Fits)
+
+    def can_interrupt(self, record: TaskRecord) -> bool:
+        """Whether a cut tool call can be settled without its code; the room that knows tools says so."""
+        return False
+
+    async def interrupt(self, tx: Transaction, record: TaskRecord) -> None:
+        """Settle a cut tool call."""
+        raise IllegalTransition(f"task {record.id}: no room here settles {record.kind}")
+
+    async def settle_outcome(self, tx: Transaction, record: TaskRecord) -> None:
+        """A task becomes terminal: what depended on an outcome that the engine wrote is settled with it."""
+        if isinstance(record.outcome, stored.Faulted | stored.Orphaned):
+            await self.household.settle(tx, record)
+
+    async def read_document(
+        self,
+        doc: type[D],
+        *,
+        conversation: ConversationId | None = None,
+        task: TaskId | None = None,
+        key: str | None = None,
+        at: EntryId | None = None,
+    ) -> D:
+        """The stored value of a document."""
+        return await read_document(self.session, doc, conversation=conversation, task=task, key=key, at=at)
+
+    # -- opening (T7) ---------------------------------------------------------------------------------------------------
+
+    async def open(self, *, run: bool) -> None:
+        """Take over what is stored; settle what settles (O6); then start work, when `run`.
+
+        Durability: tasks that were running are pending and counted. When nothing ran and nothing follows, no row of
+        the format has changed and the sequence number stays.
+        """
+        self.session.attend(self)
+        await self._load()
+        await self._reopen()
+        self.scheduler.touch_all(self.opening)
+        await self.scheduler.drain()
+        self.table.fresh = False
+        self._spawn(self.scheduler.run(), "scheduler")
+        if run:
+            self.scheduler.resume()
+
+    async def _load(self) -> None:
+        after: int | None = None
+        found: dict[TaskId, TaskRecord] = {}
+        while True:
+            page = await self.session.scan_tasks(TaskQuery(live=True), limit=PAGE, after=after)
+            found.update((record.id, record) for record in page.items)
+            if page.next is None:
+                break
+            after = page.next
+        for record in found.values():
+            await self.know(record.conversation, found)
+        for record in sorted(found.values(), key=lambda record: record.id):
+            self.table.put(record)
+            self._stored[record.id] = record
+        for id in sorted(missing_from_waits(self.table, found)):
+            ended = await self.session.task(id)
+            if ended is not None:
+                self.table.learn_ended(ended)
+
+    async def know(self, conversation: ConversationId, found: Mapping[TaskId, TaskRecord] = NO_TASKS) -> None:
+        """Bring into memory who owns a conversation, and everything above that (O1)."""
+        below: list[ConversationRecord] = []
+        here: ConversationId | None = conversation
+        while here is not None and not self.table.conversation_known(here):
+            record = await self.session.conversation(here)
+            if record is None:
+                raise StorageRequestError(f"conversation {here} does not exist")
+            below.append(record)
+            here = record.owner.conversation if record.owner is not None else None
+        for record in reversed(below):
+            self.table.learn_conversation(record)
+            run = await self.household.live_run(self.session, record.id)
+            if run is not None:
+                self.table.set_run(record.id, run)
+            if record.owner is not None:
+                await self._know_ended(record.owner.task, found)
+
+    async def _know_ended(self, owner: TaskId | None, found: Mapping[TaskId, TaskRecord]) -> None:
+        """Remember the edges of ended tasks that own something still: a chain goes on above them."""
+        while owner is not None and not self.table.edge_known(owner) and owner not in found:
+            record = self.table.task(owner) or await self.session.task(owner)
+            if record is None:
+                return
+            self.table.learn_edge(record)
+            owner = record.owner
+
+    async def _reopen(self) -> None:
+        now_ms = self.clock.now_ms()
+        changed = [(r, advance(r, Reopen(), now_ms=now_ms)) for r in self.table.live()]
+        changed = [(before, after) for before, after in changed if before is not after]
+        if changed:
+            block = self.session.block(SessionSubject(), what="open", laws=("T7",), text="what ran is pending again")
+            async with block as tx:
+                for _, after in changed:
+                    tx.put_task(after)
+
+    # -- following the session (Attendant) --------------------------------------------------------------------------------
+
+    async def candidate(self, tx: Transaction) -> None:
+        """At the end of every block: complete and check what it wrote about tasks."""
+        await self._candidates.complete(tx)
+
+    def staged(self, changes: Changes) -> None:
+        for conversation in changes.conversations:
+            self.table.learn_conversation(conversation)
+        for conversation_id, run in self.household.live_run_of(changes).items():
+            self.table.set_run(conversation_id, run)
+        for id, change in changes.tasks.items():
+            before = self.table.live_task(id)
+            self.table.put(change.after)
+            self.scheduler.touch_around(before, change.after)
+
+    def stored(self, changes: Changes) -> None:
+        for id, change in changes.tasks.items():
+            after = change.after
+            if after.live:
+                self._stored[id] = after
+                fault = kept_fault(after)
+                if fault is not None and fault.opening == self.opening:
+                    self._resolve(id)
+            else:
+                self._stored.pop(id, None)
+                self._resolve(id)
+        if self._idlers and self.table.idle:
+            idlers, self._idlers = self._idlers, []
+            for idler in idlers:
+                if not idler.done():
+                    idler.set_result(None)
+
+    def failed(self, error: SessionFailed) -> None:
+        """F1: every wait ends with the cause, and running code is cancelled."""
+        for invocation in list(self._invocations.values()):
+            invocation.stop()
+        self._end_waits(error)
+
+    def _end_waits(self, error: BaseException) -> None:
+        waiting = [waiter for waiters in self._waiters.values() for waiter in waiters] + self._idlers
+        self._waiters.clear()
+        self._idlers.clear()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()
+
+    def _resolve(self, id: TaskId) -> None:
+        for waiter in self._waiters.pop(id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- running code -----------------------------------------------------------------------------------------------------
+
+    def reserve(self, verdict: Verdict) -> None:
+        """T2: this verdict's code starts when the reservation is stored."""
+        self._reserved[verdict.id] = verdict
+
+    def start_reserved(self, ids: Sequence[TaskId]) -> None:
+        """The reservations are stored: start their code, in order."""
+        for id in ids:
+            verdict = self._reserved.pop(id, None)
+            record = self.table.live_task(id)
+            if verdict is None or record is None or self._closing:
+                continue
+            fit = verdict.facts.fit
+            if not isinstance(fit, Fits) or not isinstance(record.state, stored.Running):
+                self.scheduler.touch(id)
+                continue
+            invocation = Invocation(self, record, fit.definition, aborting=verdict.name == "abort")
+            self._invocations[id] = invocation
+            task = invocation.start()
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            if record.abort_requested and not invocation.aborting:
+                self.scheduler.touch(id)
+
+    def invocation_over(self, invocation: Invocation) -> None:
+        """The code of a task has returned for good; decide the task again."""
+        if self._invocations.get(invocation.id) is invocation:
+            del self._invocations[invocation.id]
+        self.scheduler.touch(invocation.id)
+
+    def give_time(self, id: TaskId) -> None:
+        """T9: a suspect has a bounded time for progress before the next one may try."""
+
+        async def overdue() -> None:
+            await self.clock.sleep_until(self.clock.now_ms() + self._settings().suspect_ms)
+            self.scheduler.suspect_overdue(id)
+
+        self._spawn(overdue(), f"time of task {id}")
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
+            self.report(error)
+
+    # -- what a harness asks ----------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Start work from now on."""
+        self.scheduler.resume()
+
+    async def wait(self, ref: TaskRef[R]) -> R:
+        """The task's result, when it is terminal. Raises TaskEnded when it has none, or a fault keeps it (T5, T11)."""
+        outcome, kept = await self._ended(ref)
+        return _result(ref, outcome, kept=kept)
+
+    async def outcome(self, ref: TaskRef[R]) -> Outcome[R]:
+        """How the task ended, when it has, or the fault that keeps it."""
+        outcome, _ = await self._ended(ref)
+        return outcome
+
+    async def _ended(self, ref: TaskRef[R]) -> tuple[Outcome[R], bool]:
+        while True:
+            record = self._stored.get(ref.id)
+            if record is None:
+                return await self.outcome_of(ref), False
+            fault = kept_fault(record)
+            if fault is not None and fault.opening == self.opening:
+                return Faulted(fault.message, fault.detail), True
+            self._refuse_ended()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.setdefault(ref.id, []).append(waiter)
+            await waiter
+
+    def _refuse_ended(self) -> None:
+        if self.session.failed is not None:
+            raise self.session.failed
+        if self._closing:
+            raise SessionClosed("the harness is closed; open the store again to wait")
+
+    async def outcome_of(self, ref: TaskRef[R]) -> Outcome[R]:
+        """The outcome of a terminal task. Raises IllegalTransition for a live one, StorageRequestError for none."""
+        record = await self.session.task(ref.id)
+        if record is None:
+            raise StorageRequestError(f"task {ref.id} does not exist")
+        if record.live or record.outcome is None:
+            raise IllegalTransition(f"task {ref.id} is {record.status}; wait for it before asking for its outcome")
+        return self._public(record)
+
+    async def result_of(self, ref: TaskRef[R]) -> R:
+        """The result of a terminal task. Raises TaskEnded when it has none."""
+        return _result(ref, await self.outcome_of(ref), kept=False)
+
+    def _public(self, record: TaskRecord) -> Outcome[Any]:
+        return self.registry.decode_outcome(record)
+
+    async def children_of(self, record: TaskRecord) -> tuple[TaskId, ...]:
+        """The tasks that a task owns, ended ones included, oldest first."""
+        found: list[TaskId] = []
+        after: int | None = record.id
+        while True:
+            query = TaskQuery(conversation=record.conversation)
+            page = await self.session.scan_tasks(query, limit=PAGE, after=after)
+            found += [child.id for child in page.items if child.owner == record.id]
+            if page.next is None:
+                return tuple(found)
+            after = page.next
+
+    async def abort(self, ref: TaskRef[object]) -> bool:
+        """Mark the task for abort (O2). False when it had ended already. Raises StorageRequestError for none.
+
+        Durability: the mark is stored on return; the abort handler runs later, bottom up.
+        """
+        async with self.session.block(self._subject(ref.id), laws=("O2",), text="marked for abort") as tx:
+            record = self.table.live_task(ref.id)
+            if record is not None:
+                if not record.abort_requested:
+                    tx.put_task(advance(record, Mark(), now_ms=tx.now_ms()))
+                return True
+        if await self.session.task(ref.id) is None:
+            raise StorageRequestError(f"task {ref.id} does not exist")
+        return False
+
+    async def retry(self, ref: TaskRef[object]) -> None:
+        """Let a parked or faulted task go on (T9, T11). Raises StorageRequestError when it is not live.
+
+        Durability: its count is cleared on return.
+        """
+        async with self.session.block(self._subject(ref.id), laws=("T9",), text="retried") as tx:
+            record = self.table.live_task(ref.id)
+            if record is None:
+                raise StorageRequestError(f"task {ref.id} is not live; there is nothing to retry")
+            if isinstance(record.state, stored.Pending) and (record.restarts or kept_fault(record) is not None):
+                tx.put_task(advance(record, Free(), now_ms=tx.now_ms()))
+
+    def _subject(self, id: TaskId) -> TaskSubject | SessionSubject:
+        record = self.table.live_task(id)
+        return TaskSubject(id, record.kind, record.phase or "") if record is not None else SessionSubject()
+
+    async def wait_idle(self) -> None:
+        """Return when no ordinary task lives; background work does not count (O3)."""
+        while not self.table.idle:
+            self._refuse_ended()
+            idler: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idlers.append(idler)
+            await idler
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What would happen to every live task, as decided now."""
+        return tuple(decide_tasks(self.table, self.code, self.policy, self.clock.now_ms()).values())
+
+    def active(self) -> frozenset[TaskId]:
+        """The tasks whose code runs."""
+        return frozenset(self._invocations)
+
+    # -- code (T8, T10, T11) ------------------------------------------------------------------------------------------------
+
+    def _code_changed(self, kinds: frozenset[str]) -> None:
+        if self._closing:
+            return
+        kept = [r.id for r in self.table.live() if r.kind in kinds and kept_fault(r) is not None]
+        for record in self.table.live():
+            if record.kind in kinds:
+                self.scheduler.touch(record.id)
+        if kept:
+            self._spawn(self._free(kept), "free kept faults")
+
+    async def _free(self, ids: Iterable[TaskId]) -> None:
+        """T11: a re-install of its code frees a kept task."""
+        text = "its code was installed again"
+        try:
+            async with self.session.block(SessionSubject(), what="reconcile", laws=("T11",), text=text) as tx:
+                for id in ids:
+                    record = self.table.live_task(id)
+                    if record is not None and kept_fault(record) is not None:
+                        tx.put_task(advance(record, Free(), now_ms=tx.now_ms()))
+        except (SessionClosed, SessionFailed):
+            return
+
+    # -- closing ----------------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop all code, and write back what ran as pending, without counting it (T7).
+
+        Durability: every admitted commit has settled.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        for invocation in list(self._invocations.values()):
+            invocation.stop()
+        me = asyncio.current_task()
+        for task in list(self._running):
+            if task.get_name() == "scheduler" or task.get_name().startswith("time of"):
+                task.cancel()
+        while others := [task for task in self._running if task is not me]:
+            await asyncio.wait(others)
+        if self.session.failed is None:
+            await self._write_back()
+        self._end_waits(SessionClosed("the harness was closed; open the store again to wait"))
+
+    async def _write_back(self) -> None:
+        ran = [record for record in self.table.live() if isinstance(record.state, stored.Running)]
+        if not ran:
+            return
+        async with self.session.block(SessionSubject(), what="reconcile", laws=("T7",), text="closed") as tx:
+            for record in ran:
+                tx.put_task(advance(record, Close(), now_ms=tx.now_ms()))
+
+
+def _result(ref: TaskRef[R], outcome: Outcome[R], *, kept: bool) -> R:
+    match outcome:
+        case Done(result=result):
+            return result
+        case Failed():
+            raise TaskFailed(ref.id, outcome)
+        case Aborted():
+            raise TaskAborted(ref.id, outcome)
+        case Faulted():
+            raise TaskFaulted(ref.id, outcome, kept=kept)
+        case Orphaned():
+            raise TaskOrphaned(ref.id, outcome)

@@ -1,0 +1,349 @@
+"""Owns acting on verdicts: settle before start (O6), reserve, wake by time. Never decides; asks `decide`.
+
+Works from what changed. Nothing here looks at all tasks, except the first pass after an opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pidurable_nb.engine import decide
+from pidurable_nb.engine.decide import SETTLES, STARTS, ImpliedMark, Verdict
+from pidurable_nb.engine.registry import Fits
+from pidurable_nb.engine.transition import Drain, Finish, HandOver, Mark, Orphan, Reserve, advance
+from pidurable_nb.errors import SessionClosed, SessionFailed
+from pidurable_nb.ids import ConversationId, TaskId
+from pidurable_nb.probe import SessionSubject, Subject, TaskSubject
+from pidurable_nb.records import task as stored
+from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.records.transcript import SubmissionRecord
+from pidurable_nb.session.transaction import Transaction
+from pidurable_nb.store.storage import ConversationQuery
+
+if TYPE_CHECKING:
+    from pidurable_nb.engine.engine import Engine
+
+SUSPECT_RESTARTS = 2
+"""T9: from this count on a task is reserved alone, so that it is alone with a crash that it causes."""
+
+MOST_CONVERSATIONS = 1000
+"""The conversations of one cancelled task whose queues are withdrawn in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one pass is to do: the marks that follow, what settles by itself, and what may start.
+
+    `cancelled` are tasks whose conversations have not given up their queues yet (S4).
+    """
+
+    marks: Mapping[TaskId, ImpliedMark] = field(default_factory=dict)
+    settles: tuple[Verdict, ...] = ()
+    starts: tuple[Verdict, ...] = ()
+    cancelled: tuple[TaskId, ...] = ()
+
+
+class Scheduler:
+    """Acts on the verdicts of touched tasks until nothing is left to do."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._touched: dict[TaskId, None] = {}
+        self._wake = asyncio.Event()
+        self._due: list[tuple[float, TaskId]] = []
+        self._alarm: asyncio.Task[None] | None = None
+        self._alarm_at = float("inf")
+        self._suspects: deque[TaskId] = deque()
+        self._alone: TaskId | None = None
+        self._withdrawn: set[TaskId] = set()
+        self.running = False
+
+    # -- being told -------------------------------------------------------------------------------------------------
+
+    def touch(self, id: TaskId) -> None:
+        """Something about this task changed: decide it again."""
+        self._touched[id] = None
+        self._wake.set()
+
+    def touch_around(self, before: TaskRecord | None, after: TaskRecord) -> None:
+        """A task changed: decide again whatever its change may matter to."""
+        table = self._engine.table
+        self.touch(after.id)
+        if not after.live:
+            self._withdrawn.discard(after.id)
+        if self._alone == after.id and (not after.live or after.restarts < SUSPECT_RESTARTS):
+            self._next_suspect()
+        ends = after.outcome is not None and (before is None or before.outcome is None or not after.live)
+        if ends:
+            for id in table.waiters(after.id):
+                self.touch(id)
+            self._touch_above(after)
+        if after.live and decide.is_cancelled(table, after.id):
+            for id in table.descendants(after.id):
+                self.touch(id)
+
+    def _touch_above(self, record: TaskRecord) -> None:
+        """The owners of ended work may close now."""
+        table = self._engine.table
+        above = record.owner if record.owner is not None else table.conversation_owner(record.conversation)
+        while above is not None:
+            if table.live_task(above) is not None:
+                self.touch(above)
+            above = table.parent(above)
+
+    def resume(self) -> None:
+        """From now on start work, besides settling it."""
+        self.running = True
+        self._wake.set()
+
+    # -- working ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until the session ends."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self.drain()
+        except (SessionClosed, SessionFailed):
+            return
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+
+    async def drain(self) -> None:
+        """Settle everything that settles; then start what may start, unless paused (O6)."""
+        waiting: dict[TaskId, None] = {}
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            plan = self._plan(touched)
+            if plan.cancelled:
+                await self._withdraw(plan.cancelled)
+                self._touched = {**touched, **self._touched}
+            elif plan.marks or plan.settles:
+                done = await self._settle(plan)
+                for id in touched:
+                    if id not in done:
+                        self._touched[id] = None
+            elif plan.starts and self.running:
+                await self._start(plan.starts)
+            elif plan.starts:
+                waiting.update(dict.fromkeys(verdict.id for verdict in plan.starts))
+        self._touched.update(waiting)
+
+    def _plan(self, touched: Iterable[TaskId]) -> Plan:
+        engine = self._engine
+        table = engine.table
+        scope: dict[TaskId, TaskRecord] = {}
+        for id in touched:
+            for near in (id, *table.waiters(id)):
+                record = table.live_task(near)
+                if record is not None:
+                    scope[near] = record
+        marks = decide.implied_marks(table, among=scope.values())
+        settles: list[Verdict] = []
+        starts: list[Verdict] = []
+        for id, record in scope.items():
+            if id in marks or engine.reserving(id):
+                continue
+            verdict = decide.decide_task(record, table, engine.code, engine.policy, engine.clock.now_ms())
+            self._sort(verdict, settles, starts)
+        cancelled = [id for id in scope if id not in self._withdrawn and decide.is_cancelled(table, id)]
+        return Plan(marks, tuple(settles), tuple(starts), tuple(cancelled))
+
+    def _sort(self, verdict: Verdict, settles: list[Verdict], starts: list[Verdict]) -> None:
+        """What follows from a verdict now. Held ones are touched again when their owned work ends."""
+        invocation = self._engine.invocation(verdict.id)
+        if invocation is not None:
+            if verdict.task.abort_requested and verdict.name in STARTS | SETTLES and not invocation.aborting:
+                invocation.stop()
+            return
+        if verdict.name == "sleep" and isinstance(verdict.task.state, stored.Sleeping):
+            self._wake_at(verdict.task.state.until_ms, verdict.id)
+        if verdict.held_by:
+            return
+        if verdict.name in SETTLES:
+            if verdict.name != "interrupt" or self._engine.can_interrupt(verdict.task):
+                settles.append(verdict)
+        elif verdict.name in STARTS and self._may_start(verdict):
+            starts.append(verdict)
+
+    # -- settling (O6) --------------------------------------------------------------------------------------------------
+
+    async def _settle(self, plan: Plan) -> set[TaskId]:
+        """One commit of what ends, or is marked, without any user code. Returns the tasks it dealt with."""
+        engine = self._engine
+        marks = list(plan.marks.items())
+        settles = list(plan.settles)
+        if engine.one_by_one:
+            marks, settles = marks[:1], settles[: 0 if marks else 1]
+        subject, laws, text = self._described(marks, settles)
+        done: set[TaskId] = set()
+        async with engine.session.block(subject, what="reconcile", laws=laws, text=text) as tx:
+            for id, _ in marks:
+                record = engine.table.live_task(id)
+                if record is not None and not record.abort_requested:
+                    tx.put_task(advance(record, Mark(), now_ms=tx.now_ms()))
+                done.add(id)
+            for verdict in settles:
+                record = engine.table.live_task(verdict.id)
+                if record is verdict.task:
+                    await self._act(verdict, tx)
+                    done.add(verdict.id)
+        return done
+
+    async def _withdraw(self, cancelled: tuple[TaskId, ...]) -> None:
+        """S4: the conversations that a cancelled task owns give up their queued inputs, once."""
+        engine = self._engine
+        text = "its conversation was cancelled; queued inputs are withdrawn"
+        async with engine.session.block(SessionSubject(), what="reconcile", laws=("O5", "S4"), text=text) as tx:
+            queues: list[tuple[ConversationId, tuple[SubmissionRecord, ...]]] = []
+            for id in cancelled:
+                page = await tx.scan_conversations(ConversationQuery(owner_task=id), limit=MOST_CONVERSATIONS)
+                for conversation in page.items:
+                    queues.append((conversation.id, await engine.household.queued(tx, conversation.id)))
+            for conversation_id, queued in queues:
+                await engine.household.withdraw(tx, conversation_id, queued)
+        self._withdrawn.update(cancelled)
+
+    def _described(
+        self, marks: list[tuple[TaskId, ImpliedMark]], settles: list[Verdict]
+    ) -> tuple[Subject, tuple[str, ...], str]:
+        if marks:
+            id, mark = marks[0]
+            record = self._engine.table.live_task(id)
+            subject = _subject(record) if record is not None else SessionSubject()
+            text = "a sibling failed" if mark.law == "T4" else "its owner was cancelled"
+            return subject if len(marks) == 1 else SessionSubject(), (mark.law,), f"marked for abort: {text}"
+        first = settles[0]
+        return _subject(first.task) if len(settles) == 1 else SessionSubject(), first.laws, first.because
+
+    async def _act(self, verdict: Verdict, tx: Transaction) -> None:
+        record, now = verdict.task, tx.now_ms()
+        match verdict.name:
+            case "finish":
+                after = advance(record, Drain(), now_ms=now)
+            case "orphan":
+                if isinstance(record.state, stored.Running):
+                    record = advance(record, HandOver(), now_ms=now)
+                reason = verdict.facts.blocked.reason if verdict.facts.blocked is not None else "missing_task"
+                marked = advance(record, Mark("restart" if verdict.facts.abandoned else None), now_ms=now)
+                after = advance(marked, Orphan(reason), now_ms=now)
+            case "give_up":
+                error = stored.TaskError(
+                    message=f"its abort handler was cut off {verdict.facts.restarts} times",
+                    detail={"reason": "restart_limit"},
+                )
+                running = advance(record, Reserve(), now_ms=now)
+                after = advance(running, Finish(stored.Faulted(error=error), drained=True), now_ms=now)
+            case "abandon":
+                after = advance(record, Mark("restart"), now_ms=now)
+            case _:
+                await self._engine.interrupt(tx, record)
+                return
+        tx.put_task(after)
+
+    # -- starting -------------------------------------------------------------------------------------------------------
+
+    async def _start(self, starts: tuple[Verdict, ...]) -> None:
+        """T2: store the tasks as running; their code starts when that is stored."""
+        engine = self._engine
+        batch = starts[:1] if engine.one_by_one else starts
+        for verdict in starts[len(batch) :]:
+            self._touched[verdict.id] = None
+        first = batch[0]
+        subject: Subject = _subject(first.task) if len(batch) == 1 else SessionSubject()
+        block = engine.session.block(
+            subject, what="reserve", laws=first.laws, text=first.because, conversation=first.task.conversation
+        )
+        async with block as tx:
+            for verdict in batch:
+                record = engine.table.live_task(verdict.id)
+                if record is not verdict.task:
+                    self.touch(verdict.id)
+                    continue
+                engine.reserve(verdict)
+                if not isinstance(record.state, stored.Running):
+                    tx.put_task(self._reserved(verdict, record, tx.now_ms()))
+        engine.start_reserved(tuple(verdict.id for verdict in batch))
+
+    def _reserved(self, verdict: Verdict, record: TaskRecord, now_ms: int) -> TaskRecord:
+        fit = verdict.facts.fit
+        if isinstance(fit, Fits) and fit.migrated:
+            record = replace(record, version=fit.definition.version, input=fit.input)
+            record = replace(record, state=_with_checkpoint(record.state, fit))
+        return advance(record, Reserve(), now_ms=now_ms)
+
+    def _may_start(self, verdict: Verdict) -> bool:
+        """T9: a suspect waits until it is alone."""
+        if verdict.task.restarts < SUSPECT_RESTARTS:
+            return True
+        if self._alone is None:
+            self._alone = verdict.id
+        elif self._alone != verdict.id:
+            if verdict.id not in self._suspects:
+                self._suspects.append(verdict.id)
+            return False
+        self._engine.give_time(verdict.id)
+        return True
+
+    def suspect_overdue(self, id: TaskId) -> None:
+        """T9: the time that a suspect has for progress is over; the next one may try."""
+        if self._alone == id:
+            self._next_suspect()
+
+    def _next_suspect(self) -> None:
+        self._alone = None
+        while self._suspects:
+            id = self._suspects.popleft()
+            if self._engine.table.live_task(id) is not None:
+                self._alone = id
+                self.touch(id)
+                return
+
+    def touch_all(self, opening: int) -> None:
+        """The first pass: decide every live task, in an order that turns with each opening (T9)."""
+        ids = sorted(record.id for record in self._engine.table.live())
+        turn = opening % len(ids) if ids else 0
+        for id in ids[turn:] + ids[:turn]:
+            self.touch(id)
+
+    # -- time (T12) -------------------------------------------------------------------------------------------------------
+
+    def _wake_at(self, at_ms: float, id: TaskId) -> None:
+        heapq.heappush(self._due, (at_ms, id))
+        if at_ms < self._alarm_at:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = self._due[0][0] if self._due else float("inf")
+        self._alarm = asyncio.create_task(self._ring(), name="due times") if self._due else None
+
+    async def _ring(self) -> None:
+        while self._due:
+            await self._engine.clock.sleep_until(self._due[0][0])
+            now = self._engine.clock.now_ms()
+            while self._due and self._due[0][0] <= now:
+                _, id = heapq.heappop(self._due)
+                if self._engine.table.live_task(id) is not None:
+                    self.touch(id)
+            self._alarm_at = self._due[0][0] if self._due else float("inf")
+
+
+def _subject(record: TaskRecord) -> TaskSubject:
+    return TaskSubject(record.id, record.kind, record.phase or "")
+
+
+def _with_checkpoint(state: stored.State, fit: Fits) -> stored.State:
+    match state:
+        case stored.Pending() | stored.Running() | stored.Waiting() | stored.Sleeping():
+            return replace(state, checkpoint=fit.definition.checkpoint(fit.phase))
+        case stored.Completing() | stored.Terminal():
+            return state

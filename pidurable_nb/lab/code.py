@@ -1,0 +1,166 @@
+"""Owns loading the code that a store is explained or recovered with: one module, and what is found in it.
+
+Never runs a task of it. Importing a module runs the module: only name code that you trust, unlike a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol, TypeGuard
+
+from pidurable_nb.agent.recovery import AssumedCode, Replay
+from pidurable_nb.engine.phase import Phase
+from pidurable_nb.engine.registry import Registry
+from pidurable_nb.errors import PidurableError
+from pidurable_nb.lab.explain import tool_name
+from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.store.stranger import StoreFile
+
+_WORLD: Final = ("pidurable_nb.lab.world", "World")
+
+
+class CodeNotLoaded(PidurableError):
+    """The module cannot be imported, or holds nothing that a store needs: mend it, or name another."""
+
+
+class DeclaredTool(Protocol):
+    """What is read of a tool here: its name, and whether a cut call of it may run again (E2)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def replay(self) -> Replay: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a module holds: the first phases of its tasks, its tools, and what else a harness is opened with."""
+
+    name: str
+    tasks: tuple[type[Phase[object]], ...] = ()
+    tools: tuple[DeclaredTool, ...] = ()
+    extensions: tuple[object, ...] = ()
+    models: tuple[object, ...] = ()
+    settings: object = None
+    world: object = None
+
+    def registry(self) -> Registry:
+        """A registry with its tasks installed. Raises: DuplicateTask."""
+        registry = Registry()
+        for first in self.tasks:
+            registry.install(first)
+        return registry
+
+    def code_for(self, file: StoreFile) -> AssumedCode:
+        """The code that decisions about this file ask: the module's tasks and tools, and nothing assumed."""
+        declared = {tool.name: tool.replay for tool in self.tools}
+
+        def current_replay(record: TaskRecord) -> Replay | None:
+            name = tool_name(file, record)
+            return declared.get(name) if name is not None else None
+
+        return AssumedCode(
+            installed=self.registry(), current_replay=current_replay, hooked=lambda record: bool(self.extensions)
+        )
+
+
+def load_code(module: str) -> Loaded:
+    """Import `module`, an importable name or a `.py` file, and collect what it holds.
+
+    What the module prints goes to standard error. Raises: CodeNotLoaded, from the module's own error.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        found = _file(Path(module)) if module.endswith(".py") else _named(module)
+    return collect(found, name=module)
+
+
+def collect(module: ModuleType, *, name: str) -> Loaded:
+    """What a module that is imported already holds. Names that start with an underscore are its own affair."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    return Loaded(
+        name=name,
+        tasks=tuple(dict.fromkeys(value for value in public.values() if _is_task(value))),
+        tools=tuple({id(value): value for value in public.values() if _is_tool(value)}.values()),
+        extensions=_listed(public, "extensions"),
+        models=_listed(public, "models"),
+        settings=public.get("settings"),
+        world=next((value for value in public.values() if _is_world(value)), None),
+    )
+
+
+def _is_task(value: object) -> TypeGuard[type[Phase[object]]]:
+    return isinstance(value, type) and issubclass(value, Phase) and value._task is not None
+
+
+def _is_tool(value: object) -> TypeGuard[DeclaredTool]:
+    if isinstance(value, type | ModuleType):
+        return False
+    return isinstance(getattr(value, "name", None), str) and getattr(value, "replay", None) in ("safe", "unsafe")
+
+
+def _is_world(value: object) -> bool:
+    return any((base.__module__, base.__qualname__) == _WORLD for base in type(value).__mro__)
+
+
+def _listed(public: Mapping[str, object], name: str) -> tuple[object, ...]:
+    value = public.get(name)
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+
+
+# --- Importing --------------------------------------------------------------------------------------------------------
+
+
+def _named(name: str) -> ModuleType:
+    with _beside(Path.cwd()), _blaming(name):
+        return importlib.import_module(name)
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CodeNotLoaded(f"{path} is no file; name a .py file or an importable module")
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"_code_{abs(hash(path)):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CodeNotLoaded(f"{path} is no Python module; name a .py file or an importable module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # phases look up their annotations there
+    with _beside(path.resolve().parent), _blaming(str(path)):
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return module
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[None]:
+    """What stands beside the module can be imported while it is loaded, as when Python runs it."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise CodeNotLoaded(f"there is no module {name}; name an importable module or a .py file") from error
+        raise CodeNotLoaded(f"{name} cannot be loaded: {error}; mend it") from error
+    except (Exception, SystemExit) as error:
+        raise CodeNotLoaded(f"{name} cannot be loaded: {type(error).__name__}: {error}; mend it") from error

@@ -1,0 +1,265 @@
+"""Owns tables: a data frame to work with that shows itself as a short, safe table. Never reads a store.
+
+What is shown stops at some rows and says how many more there are; the frame has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+import pandas as pd
+
+from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, TaskId
+from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.notebook.markup import View, aligned, bdi, code, cut, esc, quiet, short, table, toned
+from pidurable_nb.records import task as stored
+from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.records.transcript import ConversationRecord, EntryRecord
+
+R = TypeVar("R")
+MAX_ROWS = 200
+"""How many rows a table shows unless `%config Pi.max_rows` says otherwise."""
+
+
+class Table(pd.DataFrame):
+    """A data frame with a form of its own. Whatever is derived from it is an ordinary one."""
+
+    _metadata = ["view"]
+    view: View
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return self.view._repr_mimebundle_()
+
+    def __repr__(self) -> str:
+        return self.view.text()
+
+
+@dataclass(frozen=True)
+class Rows(View, Generic[R]):
+    """The first or last rows of a longer list. `html_row` gives markup cells, `text_row` foreign text."""
+
+    title: str
+    head: Sequence[str]
+    records: Sequence[R]
+    html_row: Callable[[R], Sequence[str]]
+    text_row: Callable[[R], Sequence[str]]
+    what: str
+    limit: int = MAX_ROWS
+    newest: bool = False
+    empty: str = "None."
+    widest: int = 44
+
+    @property
+    def label(self) -> str:
+        return self.title
+
+    @property
+    def shown(self) -> Sequence[R]:
+        """The records that are shown."""
+        return self.records[-self.limit :] if self.newest else self.records[: self.limit]
+
+    @property
+    def rest(self) -> str:
+        """What is left out, in one line; nothing when all is shown."""
+        left = len(self.records) - len(self.shown)
+        if not left:
+            return ""
+        return f"and {left:,} {'earlier' if self.newest else 'more'} {self.what}: the data frame has them all"
+
+    def html(self) -> str:
+        if not self.records:
+            return f"<p>{quiet(esc(f'{self.title}: {self.empty}'))}</p>"
+        body = table(self.head, [self.html_row(record) for record in self.shown])
+        left = f"<p>{quiet(esc(self.rest))}</p>"
+        if not self.rest:
+            return f"<h3>{esc(self.title)}</h3>{body}"
+        return f"<h3>{esc(self.title)}</h3>{left}{body}" if self.newest else f"<h3>{esc(self.title)}</h3>{body}{left}"
+
+    def text(self) -> str:
+        if not self.records:
+            return f"{self.title}: {self.empty}"
+        body = aligned(self.head, [self.text_row(record) for record in self.shown], widest=self.widest)
+        parts = [self.rest, body] if self.newest else [body, self.rest]
+        return "\n".join(part for part in parts if part)
+
+
+def frame(view: View, columns: Sequence[str], records: Sequence[Mapping[str, object]]) -> Table:
+    """The data frame of `records`, shown as `view`."""
+    made = Table(list(records), columns=list(columns))
+    made.view = view
+    return made
+
+
+# --- Tasks ---------------------------------------------------------------------------------------------
+
+TASK_COLUMNS = (
+    "id", "conversation", "kind", "version", "owner", "status", "phase", "on", "until", "outcome", "memos", "restarts",
+    "abort_requested", "background",
+)  # fmt: skip
+
+
+def tasks_table(tasks: Sequence[TaskRecord], *, limit: int = MAX_ROWS) -> Table:
+    """Tasks as they are stored."""
+    view = Rows(
+        "Tasks", ("task", "kind", "status", "phase", "outcome", "owner", "memos", "restarts"), tasks,
+        _task_cells, _task_words, "tasks", limit, empty="there is none.",
+    )  # fmt: skip
+    return frame(view, TASK_COLUMNS, [task_facts(task) for task in tasks])
+
+
+def task_facts(task: TaskRecord) -> Mapping[str, object]:
+    """One row of the data frame."""
+    state = task.state
+    until = state.until_ms if isinstance(state, stored.Sleeping) else None
+    return {
+        "id": task.id,
+        "conversation": task.conversation,
+        "kind": task.kind,
+        "version": task.version,
+        "owner": task.owner,
+        "status": task.status,
+        "phase": task.phase,
+        "on": list(state.on) if isinstance(state, stored.Waiting) else None,
+        "until": None if until is None else pd.to_datetime(until, unit="ms", utc=True, errors="coerce"),
+        "outcome": outcome_word(task),
+        "memos": list(task.memos),
+        "restarts": task.restarts,
+        "abort_requested": task.abort_requested,
+        "background": task.background,
+    }
+
+
+def _task_words(task: TaskRecord) -> Sequence[str]:
+    on = f" on {' '.join(str(id) for id in task.state.on)}" if isinstance(task.state, stored.Waiting) else ""
+    marked = ", to be aborted" if task.abort_requested and task.live else ""
+    return (
+        str(task.id), task.kind, task.status + on + marked, task.phase or "-", outcome_word(task) or "-",
+        "-" if task.owner is None else str(task.owner), cut(" ".join(task.memos), 60) or "-", str(task.restarts),
+    )  # fmt: skip
+
+
+def _task_cells(task: TaskRecord) -> Sequence[str]:
+    id, _, status, phase, outcome, owner, memos, restarts = _task_words(task)
+    return (
+        code(id), code(task.kind), bdi(status), code(phase), _outcome(outcome), esc(owner), code(memos), esc(restarts),
+    )  # fmt: skip
+
+
+def _outcome(word: str) -> str:
+    if word == "-":
+        return "-"
+    return toned("com", word) if word == "completed" else toned("int", word)
+
+
+# --- Memos ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """One fact that a task decided and keeps (M1, M2)."""
+
+    task: TaskId
+    kind: str
+    name: str
+    value: Json
+
+
+def memos_of(tasks: Sequence[TaskRecord]) -> Sequence[Memo]:
+    """Every memo of these tasks. A memo ends with its task, so an ended one has none."""
+    return [Memo(task.id, task.kind, name, value) for task in tasks for name, value in task.memos.items()]
+
+
+def memos_table(memos: Sequence[Memo], *, limit: int = MAX_ROWS) -> Table:
+    """Memos, each below the task that it belongs to."""
+    view = Rows(
+        "Memos", ("task", "kind", "memo", "value"), memos,
+        lambda m: (code(m.task), code(m.kind), code(cut(m.name, 60)), code(short(m.value))),
+        lambda m: (str(m.task), m.kind, cut(m.name, 60), short(m.value)),
+        "memos", limit, empty="none is kept; a memo ends with its task.", widest=110,
+    )  # fmt: skip
+    rows = [{"task": m.task, "kind": m.kind, "memo": m.name, "value": m.value} for m in memos]
+    return frame(view, ("task", "kind", "memo", "value"), rows)
+
+
+# --- Transcript ---------------------------------------------------------------------------------------------
+
+
+def transcript_table(conversation: ConversationId, entries: Sequence[EntryRecord], *, limit: int = MAX_ROWS) -> Table:
+    """What a conversation sees, oldest first, forks followed (V3)."""
+    view = Rows(
+        f"Transcript of conversation {conversation}", ("entry", "kind", "says", "by task"), entries,
+        lambda e: (code(e.id), code(e.kind), bdi(cut(said(e), 240)), esc(e.by_task or "-")),
+        lambda e: (str(e.id), e.kind, cut(said(e), 76), str(e.by_task or "-")),
+        "entries", limit, newest=True, empty="nothing was written.", widest=110,
+    )  # fmt: skip
+    columns = ("id", "conversation", "kind", "text", "data", "head", "by_task")
+    return frame(view, columns, [_entry_facts(entry) for entry in entries])
+
+
+def _entry_facts(entry: EntryRecord) -> Mapping[str, object]:
+    return {
+        "id": entry.id,
+        "conversation": entry.conversation,
+        "kind": entry.kind,
+        "text": said(entry),
+        "data": None if entry.data is ABSENT else entry.data,
+        "head": entry.head,
+        "by_task": entry.by_task,
+    }
+
+
+def said(entry: EntryRecord) -> str:
+    """What an entry says to a reader: its messages, else its data."""
+    texts = [text for message in entry.model or () for text in _message(message)]
+    if texts:
+        return "\n".join(texts)
+    return "" if entry.data is ABSENT else short(entry.data, 200)
+
+
+def _message(message: JsonObject) -> Sequence[str]:
+    content = message.get("content")
+    found: list[str] = []
+    if isinstance(content, str) and content:
+        found.append(content)
+    elif isinstance(content, Sequence) and not isinstance(content, str):
+        found += [text for block in islice(content, 100) if (text := _block(block))]
+    sections = message.get("sections")
+    if isinstance(sections, Mapping):
+        found += [f"{name}: {text}" for name, text in sections.items() if isinstance(text, str)]
+    return found
+
+
+def _block(block: Json) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "toolCall", "name": str(name)}:
+            return f"calls {name}({short(block.get('arguments'), 120)})"
+        case {"type": str(kind)}:
+            return f"[{kind}]"
+        case _:
+            return ""
+
+
+# --- Forks ---------------------------------------------------------------------------------------------
+
+
+def forks_facts(record: ConversationRecord, visible: int) -> Mapping[str, object]:
+    """One row of the data frame of conversations."""
+    return {
+        "id": record.id,
+        "parent": record.parent.conversation if record.parent is not None else None,
+        "at": record.parent.at if record.parent is not None else None,
+        "owner_task": record.owner.task if record.owner is not None else None,
+        "visible": visible,
+    }
+
+
+FORK_COLUMNS = ("id", "parent", "at", "owner_task", "visible")

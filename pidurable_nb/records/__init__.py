@@ -1,0 +1,1 @@
+"""Owns everything that is stored, as frozen dataclasses. Never does I/O; only `codec` knows names on disk."""

@@ -1,0 +1,156 @@
+"""Owns following one document: a bounded queue of frames, and why it ended (V4). Never sees what is not stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pidurable_nb.ids import JsonObject, Seq
+from pidurable_nb.records.document import Address
+from pidurable_nb.session.changes import DocumentChange
+from pidurable_nb.session.definition import Definition, todays
+from pidurable_nb.store.delta import Op, Replace
+
+MOST_FRAMES: Final = 100
+"""How many frames a slow observer can be behind before it gets the newest value at once."""
+
+Ended = Literal["stopped", "retired", "session_closed", "session_failed", "listener_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A document after a stored commit. `ops` lead here from the frame before; `value` None: it was retired."""
+
+    value: JsonObject | None
+    ops: tuple[Op, ...]
+    seq: Seq
+
+
+class Watch:
+    """The stored values of one document, from the current one on.
+
+    `value` is the newest published value. Iterating gives every later one as a frame, in order; an observer that is
+    more than 100 frames behind gets one frame with the newest value instead. With a listener each frame is given to
+    it at publication, and iterating gives none. Iteration ends when the watch has; `ended` says why. Laws: C2, V4.
+    """
+
+    __slots__ = ("_close", "_definition", "_frames", "_listener", "_report", "_waiting", "address", "ended", "value")
+
+    def __init__(
+        self,
+        definition: Definition,
+        address: Address,
+        value: JsonObject,
+        *,
+        listener: Callable[[Frame], None] | None,
+        close: Callable[[Watch], None],
+        report: Callable[[BaseException], None],
+    ) -> None:
+        self._definition = definition
+        self.address = address
+        self.value: JsonObject | None = value
+        self.ended: Ended | None = None
+        self._listener = listener
+        self._close = close
+        self._report = report
+        self._frames: deque[Frame] = deque()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def stop(self) -> None:
+        """Follow no longer; what is queued can still be read. Idempotent."""
+        self.end("stopped")
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> Frame:
+        while not self._frames:
+            if self.ended is not None:
+                raise StopAsyncIteration
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(told)
+            await told
+        return self._frames.popleft()
+
+    # -- the session's side ----------------------------------------------------------------------------------------
+
+    def publish(self, change: DocumentChange, seq: Seq) -> None:
+        """Take a stored change of the document."""
+        if change.value is None:
+            self._add(Frame(None, (), seq))
+            self.end("retired")
+            return
+        try:
+            value = todays(self._definition, change.value, change.version)
+        except Exception as error:  # a newer class than the watch's wrote it, or its migrate failed
+            self._fail(error)
+            return
+        ops = change.ops if value is change.value else (Replace(value),)
+        self._add(Frame(value, ops, seq))
+
+    def _add(self, frame: Frame) -> None:
+        self.value = frame.value
+        if self._listener is not None:
+            try:
+                self._listener(frame)
+            except Exception as error:
+                self._fail(error)
+            return
+        if len(self._frames) >= MOST_FRAMES:
+            self._frames.clear()
+            if frame.value is not None:
+                frame = Frame(frame.value, (Replace(frame.value),), frame.seq)
+        self._frames.append(frame)
+        self._tell()
+
+    def _fail(self, error: Exception) -> None:
+        self.end("listener_error")
+        self._report(error)
+
+    def end(self, reason: Ended) -> None:
+        """End the watch, once."""
+        if self.ended is None:
+            self.ended = reason
+            self._close(self)
+            self._tell()
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for told in waiting:
+            if not told.done():
+                told.set_result(None)
+
+
+class Watches:
+    """Every watch of a session, by address."""
+
+    __slots__ = ("_by_address",)
+
+    def __init__(self) -> None:
+        self._by_address: dict[Address, list[Watch]] = {}
+
+    def add(self, watch: Watch) -> None:
+        self._by_address.setdefault(watch.address, []).append(watch)
+
+    def remove(self, watch: Watch) -> None:
+        """Forget a watch that ended."""
+        watches = self._by_address.get(watch.address)
+        if watches is not None and watch in watches:
+            watches.remove(watch)
+            if not watches:
+                del self._by_address[watch.address]
+
+    def publish(self, change: DocumentChange, seq: Seq) -> None:
+        """Hand a stored change to those who follow that document."""
+        watches = self._by_address.get(change.record.address) if self._by_address else None
+        for watch in tuple(watches or ()):
+            watch.publish(change, seq)
+
+    def end(self, reason: Ended) -> None:
+        """End all of them."""
+        for watches in tuple(self._by_address.values()):
+            for watch in tuple(watches):
+                watch.end(reason)

@@ -1,0 +1,1 @@
+"""Owns where records are kept. Never knows what a task or a document means."""
