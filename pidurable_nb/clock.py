@@ -34,13 +34,16 @@ class SystemClock:
 
 
 class LoopClock:
-    """Virtual time: the time of the running event loop, counted from `start_ms`. For the deterministic loop."""
+    """Virtual time: that of the event loop in which it is first asked, counted from `start_ms`."""
 
     def __init__(self, start_ms: int = 1_750_000_000_000) -> None:
         self.start_ms = start_ms
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def now_ms(self) -> int:
-        return self.start_ms + round(asyncio.get_running_loop().time() * 1000)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self.start_ms + round(self._loop.time() * 1000)
 
     async def sleep_until(self, at_ms: float) -> None:
         await asyncio.sleep(max((at_ms - self.now_ms()) / 1000, 0.0))

@@ -50,7 +50,11 @@ Edge: TypeAlias = Literal["before", "after"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The core is at this place. `name` is the effect's or the memo's; `seq` the commit's, once it has one."""
+    """The core is at this place.
+
+    `name` is the effect's, the memo's, or the verdict that is acted on; `seq` the commit's, once it has one; `rows`
+    are those that a published commit changed, as `tasks/12`.
+    """
 
     subject: Subject
     what: What
@@ -60,6 +64,7 @@ class Mark:
     seq: Seq | None = None
     laws: tuple[str, ...] = ()
     text: str = ""
+    rows: tuple[str, ...] = ()
 
 
 class Probe(Protocol):

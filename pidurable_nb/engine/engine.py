@@ -232,9 +232,12 @@ class Engine:
         for conversation_id, run in self.household.live_run_of(changes).items():
             self.table.set_run(conversation_id, run)
         for id, change in changes.tasks.items():
-            before = self.table.live_task(id)
-            self.table.put(change.after)
-            self.scheduler.touch_around(before, change.after)
+            before, after = self.table.live_task(id), change.after
+            self.table.put(after)
+            if id in self._invocations and isinstance(after.state, stored.Running) and not after.abort_requested:
+                self.scheduler.progressed(after)  # its own code goes on; there is nothing to decide
+            else:
+                self.scheduler.touch_around(before, after)
 
     def stored(self, changes: Changes) -> None:
         for id, change in changes.tasks.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pidurable_nb.engine.phase import Aborted, Done, Failed, Phase, Sleeping, State, Waiting
@@ -214,12 +215,12 @@ class Invocation:
         """T11: isolate the error. The task ends faulted, or is kept until its code changes."""
         engine, subject = self.engine, self._runtime.subject
         message, detail = _described(error)
-        kind: Literal["kept", "ended"] = "ended"
+        kind: Literal["kept", "ended", "unchanged"] = "ended"
         async with engine.session.block(subject, what="reconcile", laws=("T11", "F3"), text=message) as tx:
             record = engine.table.live_task(self.id)
             if record is None or not isinstance(record.state, stored.Running):
-                return
-            if self._keeps(record):
+                kind = "unchanged"  # its outcome was committed before it misbehaved, and an outcome is final (T6)
+            elif self._keeps(record):
                 kind = "kept"
                 memo = fault_memo(
                     record, message=message, detail=detail, phase=subject.phase, opening=engine.opening
@@ -228,7 +229,7 @@ class Invocation:
             else:
                 outcome = stored.Faulted(error=stored.TaskError(message=message, detail=detail))
                 tx.put_task(advance(record, Finish(outcome, drained=True), now_ms=tx.now_ms()))
-        error.add_note(f"the task is {kind}" + ("; mend its code or retry it, and it goes on" if kind == "kept" else ""))
+        error.add_note(_CONSEQUENCE[kind])
         engine.report(error)
 
     def _keeps(self, record: stored.TaskRecord) -> bool:
@@ -246,10 +247,19 @@ def _is_outcome(state: object) -> bool:
     return isinstance(state, Done | Failed | Aborted)
 
 
+_CONSEQUENCE = {
+    "kept": "the task is kept; mend its code or retry it, and it goes on",
+    "ended": "the task ended faulted",
+    "unchanged": "the task keeps the state that it had committed before",
+}
+_HERE = str(Path(__file__).parent.parent)
+
+
 def _described(error: BaseException) -> tuple[str, Json]:
-    """The message and the place of an error, as they are stored: the last lines of its trace, bounded."""
+    """The message and the place of an error, as they are stored: the last lines of its own trace, bounded."""
     text = str(error)
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    trace = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in trace if not frame.filename.startswith(_HERE)][-3:]
     where: list[Json] = [f"{frame.name}, line {frame.lineno}" for frame in frames]
     return message[:2000], {"type": type(error).__qualname__, "at": where}

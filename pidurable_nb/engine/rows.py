@@ -183,9 +183,9 @@ def _about_tool(facts: Facts, says: str) -> str:
     return says.format(name if len(name) <= room else name[: room - 1] + "…")
 
 
-def _live_row(facts: Facts) -> tuple[str, ...]:
+def _name_row(facts: Facts) -> tuple[str, ...]:
     run = facts.live_run
-    return (f"documents/{run.document}",) if run is not None else ()
+    return (f"documents/{run.document}",) if run is not None and facts.task.id in run.tools else ()
 
 
 def _interrupt_sentence(facts: Facts) -> str:
@@ -203,7 +203,9 @@ def _resend_sentence(facts: Facts) -> str:
 
 
 def _resend_rows(facts: Facts) -> tuple[str, ...]:
-    return () if facts.task.kind == "pi.compaction" else _live_row(facts)
+    run = facts.live_run
+    partial = facts.task.kind != "pi.compaction" and run is not None and run.partial
+    return (f"documents/{run.document}",) if partial and run is not None else ()
 
 
 def _resumes(facts: Facts) -> bool:
@@ -213,6 +215,8 @@ def _resumes(facts: Facts) -> bool:
 def _resume_sentence(facts: Facts) -> str:
     if isinstance(facts.state, stored.Sleeping):
         return "The time it slept for has come; it goes on."
+    if len(_resume_rows(facts)) < len(_on(facts)):
+        return "Something it waited for is not in the store, the rest has ended; it goes on."
     return "Everything it waited for has ended; it goes on."
 
 
@@ -224,8 +228,12 @@ def _wait_rows(facts: Facts) -> tuple[str, ...]:
     return tuple(f"tasks/{id}" for id in facts.alive)
 
 
+def _on(facts: Facts) -> tuple[TaskId, ...]:
+    return facts.state.on if isinstance(facts.state, stored.Waiting) else ()
+
+
 def _resume_rows(facts: Facts) -> tuple[str, ...]:
-    return tuple(f"tasks/{id}" for id in facts.state.on) if isinstance(facts.state, stored.Waiting) else ()
+    return tuple(f"tasks/{id}" for id in _on(facts) if facts.view.task(id) is not None)
 
 
 def _rerun_sentence(facts: Facts) -> str:
@@ -296,12 +304,12 @@ TASK_ROWS: tuple[Row, ...] = (
         "replay", "Is it a tool call cut in execute, safe then and now?",
         lambda f: f.refined == "replay",
         _by("E1", "E2"), lambda f: _about_tool(f, "The {} may run again: it is declared safe."),
-        _causes("again"), _live_row,
+        _causes("again"), _name_row,
     ),
     Row(
         "interrupt", "Is it a tool call cut in execute?",
         lambda f: f.refined == "interrupt",
-        _by("E1", "E3"), _interrupt_sentence, _causes("unknown"), _live_row,
+        _by("E1", "E3"), _interrupt_sentence, _causes("unknown"), _name_row,
     ),
     Row(
         "resend", "Is it a model request that was cut?",

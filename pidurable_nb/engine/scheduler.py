@@ -76,8 +76,7 @@ class Scheduler:
         self.touch(after.id)
         if not after.live:
             self._withdrawn.discard(after.id)
-        if self._alone == after.id and (not after.live or after.restarts < SUSPECT_RESTARTS):
-            self._next_suspect()
+        self.progressed(after)
         ends = after.outcome is not None and (before is None or before.outcome is None or not after.live)
         if ends:
             for id in table.waiters(after.id):
@@ -86,6 +85,11 @@ class Scheduler:
         if after.live and decide.is_cancelled(table, after.id):
             for id in table.descendants(after.id):
                 self.touch(id)
+
+    def progressed(self, after: TaskRecord) -> None:
+        """T9: a suspect that made progress, or ended, lets the next one try."""
+        if self._alone == after.id and (not after.live or after.restarts < SUSPECT_RESTARTS):
+            self._next_suspect()
 
     def _touch_above(self, record: TaskRecord) -> None:
         """The owners of ended work may close now."""
@@ -170,7 +174,7 @@ class Scheduler:
         if verdict.name in SETTLES:
             if verdict.name != "interrupt" or self._engine.can_interrupt(verdict.task):
                 settles.append(verdict)
-        elif verdict.name in STARTS and self._may_start(verdict):
+        elif verdict.name in STARTS and isinstance(verdict.facts.fit, Fits) and self._may_start(verdict):
             starts.append(verdict)
 
     # -- settling (O6) --------------------------------------------------------------------------------------------------
@@ -182,9 +186,9 @@ class Scheduler:
         settles = list(plan.settles)
         if engine.one_by_one:
             marks, settles = marks[:1], settles[: 0 if marks else 1]
-        subject, laws, text = self._described(marks, settles)
+        subject, name, laws, text = self._described(marks, settles)
         done: set[TaskId] = set()
-        async with engine.session.block(subject, what="reconcile", laws=laws, text=text) as tx:
+        async with engine.session.block(subject, what="reconcile", name=name, laws=laws, text=text) as tx:
             for id, _ in marks:
                 record = engine.table.live_task(id)
                 if record is not None and not record.abort_requested:
@@ -213,15 +217,16 @@ class Scheduler:
 
     def _described(
         self, marks: list[tuple[TaskId, ImpliedMark]], settles: list[Verdict]
-    ) -> tuple[Subject, tuple[str, ...], str]:
+    ) -> tuple[Subject, str, tuple[str, ...], str]:
         if marks:
             id, mark = marks[0]
             record = self._engine.table.live_task(id)
             subject = _subject(record) if record is not None else SessionSubject()
-            text = "a sibling failed" if mark.law == "T4" else "its owner was cancelled"
-            return subject if len(marks) == 1 else SessionSubject(), (mark.law,), f"marked for abort: {text}"
+            text = "A sibling failed" if mark.law == "T4" else "Its owner was cancelled"
+            return subject if len(marks) == 1 else SessionSubject(), "mark", (mark.law,), f"{text}; it is to be aborted."
         first = settles[0]
-        return _subject(first.task) if len(settles) == 1 else SessionSubject(), first.laws, first.because
+        subject = _subject(first.task) if len(settles) == 1 else SessionSubject()
+        return subject, first.name, first.laws, first.because
 
     async def _act(self, verdict: Verdict, tx: Transaction) -> None:
         record, now = verdict.task, tx.now_ms()
@@ -259,8 +264,9 @@ class Scheduler:
         first = batch[0]
         subject: Subject = _subject(first.task) if len(batch) == 1 else SessionSubject()
         block = engine.session.block(
-            subject, what="reserve", laws=first.laws, text=first.because, conversation=first.task.conversation
-        )
+            subject, what="reserve", name=first.name, laws=first.laws, text=first.because,
+            conversation=first.task.conversation,
+        )  # fmt: skip
         async with block as tx:
             for verdict in batch:
                 record = engine.table.live_task(verdict.id)

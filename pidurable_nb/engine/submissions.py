@@ -79,7 +79,7 @@ def _queued(
         because = "It waits behind the run and joins when that ends well."
         return _verdict(record, "place", ("S2", "S4"), because, (f"documents/{inbox}", *rows))
     because = "Nothing runs here; the next submission will place it."
-    return _verdict(record, "hold", ("S2", "S4"), because, (f"documents/{inbox}", *rows))
+    return _verdict(record, "hold", ("S2", "S4"), because, (f"documents/{inbox}",))
 
 
 def _run(record: SubmissionRecord, snapshot: Snapshot) -> tuple[TaskRecord | None, tuple[str, ...]]:
@@ -89,7 +89,7 @@ def _run(record: SubmissionRecord, snapshot: Snapshot) -> tuple[TaskRecord | Non
         return None, ()
     charge = snapshot.task(run.task) if run.task is not None else None
     if charge is None or not charge.live:
-        return None, (f"documents/{run.document}",)
+        return None, ()
     return charge, (f"documents/{run.document}", f"tasks/{charge.id}")
 
 

@@ -185,7 +185,11 @@ def tool_name(file: StoreFile, record: TaskRecord) -> str | None:
     for message in (found.entry.model or ()) if found is not None else ():
         blocks = message.get("content")
         for block in blocks if isinstance(blocks, Sequence) and not isinstance(blocks, str) else ():
-            if isinstance(block, Mapping) and block.get("type") == "toolCall" and block.get("id") == given.get("callId"):
+            if (
+                isinstance(block, Mapping)
+                and block.get("type") == "toolCall"
+                and block.get("id") == given.get("callId")
+            ):
                 return _text(block.get("name"))
     return None
 

@@ -12,7 +12,7 @@ from typing import Final
 from pidurable_nb.clock import as_datetime
 from pidurable_nb.engine.decide import Outside
 from pidurable_nb.lab.explain import ASSUMED, Explanation
-from pidurable_nb.store.visible import columns, fitted, visible
+from pidurable_nb.store.visible import fitted, visible
 
 WIDTH: Final = 80
 SHOWN: Final = 100
@@ -35,8 +35,8 @@ def to_text(explanation: Explanation) -> str:
         "",
         *_tasks(explanation),
         *_submissions(explanation),
-        "limits what a power cut takes is not in the file: with durability kill a barrier is",
-        "       an ordinary commit, and an effect may have happened without its intent (E5)",
+        "power  what a power cut took is not in the file; with durability kill a barrier",
+        "       is an ordinary commit, so an intent may be gone where its effect is not (E5)",
         "next   pidurable-nb inspect FILE, pidurable-nb why FILE --json",
     ]
     return "\n".join(fitted(line, WIDTH).rstrip() for line in lines)
@@ -68,17 +68,13 @@ def _submissions(explanation: Explanation) -> Iterator[str]:
     yield from _more(len(explanation.submissions), "submissions")
 
 
-def _verdict(
-    head: str, outside: Outside, because: str, laws: Sequence[str], rows: Sequence[str]
-) -> Iterator[str]:
-    label = f"   outside: {OUTSIDE_WORDS[outside]}"
-    room = WIDTH - columns(label)
-    shown = fitted(head, room)
-    yield shown + " " * (room - columns(shown)) + label
+def _verdict(head: str, outside: Outside, because: str, laws: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
+    yield head
     for line in textwrap.wrap(visible(because), WIDTH - 2):
         yield f"  {line}"
     read = " ".join(rows[:ROWS_SHOWN]) + (f" and {len(rows) - ROWS_SHOWN} more" if len(rows) > ROWS_SHOWN else "")
-    yield f"  {' '.join(laws)}   from {read}"
+    yield f"  outside: {OUTSIDE_WORDS[outside]}   laws {' '.join(laws)}"
+    yield f"  from {read}"
     yield ""
 
 

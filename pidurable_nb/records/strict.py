@@ -5,7 +5,7 @@ or reads text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from pidurable_nb.errors import NotJson
@@ -78,23 +78,25 @@ _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
 def _copy(value: object, depth: int) -> Json:
-    if value is None or isinstance(value, bool):
-        return value
-    kind = type(value)
-    if kind is str and isinstance(value, str):
+    if type(value) is str:
         return value if value.isascii() else whole_characters(value)
-    if kind is int and isinstance(value, int):
+    if type(value) is dict:
+        return _copy_object(value, depth)
+    if type(value) is list or type(value) is tuple:
+        return _copy_array(value, depth)
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int:
         if -MAX_INTEGER <= value <= MAX_INTEGER:
             return value
         raise _Unfit("an integer beyond 2^53-1, which other readers round; store it as text")
-    if kind is float and isinstance(value, float):
+    if type(value) is float:
         if isfinite(value):
             return value
         raise _Unfit(f"{value} is no JSON number; store None or leave it out")
     if isinstance(value, Mapping):
         return _copy_object(value, depth)
-    if (kind is list or kind is tuple) and isinstance(value, (list, tuple)):
-        return _copy_array(value, depth)
+    kind = type(value)
     raise _Unfit(f"{kind.__module__}.{kind.__qualname__} is no JSON value; store what it is made of")
 
 
@@ -102,31 +104,40 @@ def _copy_object(value: Mapping[object, object], depth: int) -> dict[str, Json]:
     if depth == 0:
         raise _Unfit(_TOO_DEEP)
     copy: dict[str, Json] = {}
-    for key, item in value.items():
-        try:
+    key: object = None
+    try:
+        for key, item in value.items():
             if type(key) is not str:
                 raise _Unfit(f"the key is {type(key).__qualname__}, not str")
-            name = key if key.isascii() else whole_characters(key)
-            if name in copy:
-                raise _Unfit("two keys that spell the same text")
-            copy[name] = _copy(item, depth - 1)
-        except _Unfit as unfit:
-            unfit.path.append(key)
-            raise
+            name = key if key.isascii() else _new_key(key, copy)
+            if type(item) is str and item.isascii():  # most of what is stored: it takes no call
+                copy[name] = item
+            else:
+                copy[name] = _copy(item, depth - 1)
+    except _Unfit as unfit:
+        unfit.path.append(key)
+        raise
     return copy
 
 
-def _copy_array(value: list[object] | tuple[object, ...], depth: int) -> list[Json]:
+def _copy_array(value: Sequence[object], depth: int) -> list[Json]:
     if depth == 0:
         raise _Unfit(_TOO_DEEP)
     copy: list[Json] = []
-    for index, item in enumerate(value):
-        try:
-            copy.append(_copy(item, depth - 1))
-        except _Unfit as unfit:
-            unfit.path.append(index)
-            raise
+    try:
+        for item in value:
+            copy.append(_copy(item, depth - 1))  # noqa: PERF401 - its length is the place that failed
+    except _Unfit as unfit:
+        unfit.path.append(len(copy))
+        raise
     return copy
+
+
+def _new_key(key: str, members: Mapping[str, Json]) -> str:
+    name = whole_characters(key)
+    if name in members:
+        raise _Unfit("two keys that spell the same text")
+    return name
 
 
 def _find_cycle(value: object, path: list[object], above: set[int]) -> list[object] | None:

@@ -60,3 +60,14 @@ class Listener(Protocol):
     """Who follows every stored commit, in order. Called on the loop; must not wait."""
 
     def __call__(self, changes: Changes, /) -> None: ...
+
+
+def changed_rows(changes: Changes) -> tuple[str, ...]:
+    """The rows that a commit wrote, as `tasks/12`: conversations, entries, tasks, submissions, documents, by id."""
+    return (
+        *(f"conversations/{record.id}" for record in changes.conversations),
+        *(f"entries/{record.id}" for record in changes.entries),
+        *(f"tasks/{id}" for id in sorted(changes.tasks)),
+        *(f"submissions/{id}" for id in sorted(changes.submissions)),
+        *(f"documents/{change.record.id}" for change in changes.documents),
+    )

@@ -15,7 +15,7 @@ from pidurable_nb.errors import SessionClosed, SessionFailed, StorageError
 from pidurable_nb.ids import ConversationId, Seq, TaskId
 from pidurable_nb.probe import Mark, Probe, Subject, What
 from pidurable_nb.session.block import Block
-from pidurable_nb.session.changes import Changes, DocumentChange, Listener
+from pidurable_nb.session.changes import Changes, DocumentChange, Listener, changed_rows
 from pidurable_nb.session.forking import Forking
 from pidurable_nb.session.line import Line
 from pidurable_nb.session.outside import Outside
@@ -207,7 +207,8 @@ class Session(Outside):
             self._attendant.stored(changes)
         probe = self.probe
         if probe is not None:
-            probe.note(Mark(staged.subject, "publish", "before", seq=seq))
+            rows = changed_rows(staged.changes)
+            probe.note(Mark(staged.subject, "publish", "before", seq=seq, rows=rows))
         for change in changes.documents:
             self._watches.publish(change, seq)
         for listener in tuple(self._listeners):

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import stat
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,9 @@ from pidurable_nb.store.copying import named
 
 TRIES: Final = 50
 """How often the lock file may vanish under an opener before it gives up."""
+
+GRAIN_NS: Final = 20_000_000
+"""Times of folders are as coarse as the kernel's tick."""
 
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -146,6 +150,8 @@ class OpenFiles:
 
     def __init__(self, store: Path, lock: StoreLock) -> None:
         self._db_path, self._wal_path = os.fspath(store), f"{store}-wal"
+        self._folder_path = os.fspath(store.parent)
+        self._folder: tuple[int, int, int] | None = None
         self._lock_path = os.fspath(lock.path)
         self._lock = lock.inode
         self._pid = os.getpid()
@@ -158,16 +164,19 @@ class OpenFiles:
         """(device, inode) of the database file."""
         return self._db
 
-    def check(self) -> int:
-        """Raise StorageError when a file is not the one that was opened; return the size of the log in bytes."""
+    def check(self) -> None:
+        """Raise StorageError when a file is not the one that was opened.
+
+        Replacing or unlinking an entry changes its folder's time, so one look at an unchanged folder is enough.
+        """
         try:
-            if _identity(os.stat(self._db_path)) != self._db:
-                raise self._gone(self._db_path, "was replaced")
-            wal = os.stat(self._wal_path)
-            if _identity(wal) != self._wal:
-                raise self._gone(self._wal_path, "was replaced")
-            if _identity(os.stat(self._lock_path)) != self._lock:
-                raise self._gone(self._lock_path, "was replaced")
+            folder = os.stat(self._folder_path)
+            state = (folder.st_dev, folder.st_ino, folder.st_mtime_ns)
+            if state != self._folder:
+                self._check_each()
+                # A time younger than the kernel's tick may cover another change that is still to come.
+                settled = time.time_ns() - folder.st_mtime_ns > GRAIN_NS
+                self._folder = state if settled else None
         except FileNotFoundError as error:
             raise self._gone(str(error.filename), "was removed") from error
         except OSError as error:
@@ -177,7 +186,16 @@ class OpenFiles:
                 f"this process is a fork of {self._pid}, which owns {self._db_path}; open the store again",
                 stored="no",
             )
-        return wal.st_size
+
+    def _check_each(self) -> None:
+        opened = {self._db_path: self._db, self._wal_path: self._wal, self._lock_path: self._lock}
+        for path, identity in opened.items():
+            if _identity(os.stat(path)) != identity:
+                raise self._gone(path, "was replaced")
+
+    def log_size(self) -> int:
+        """The size of the log in bytes."""
+        return os.stat(self._wal_path).st_size
 
     def _gone(self, path: str, what: str) -> AnotherWriter:
         return AnotherWriter(
@@ -198,6 +216,7 @@ class OpenFiles:
         somebody else by now.
         """
         try:
+            self._folder = None
             self.check()
             return True
         except StorageError:

@@ -166,8 +166,8 @@ class SqliteStorage:
 
     def _store(self, held: Holding, line: Line, planned: Plan, commits: int, next_id: int, *, synced: bool) -> None:
         """On the worker: look at the files, then the transaction."""
-        size = held.files.check()
-        if size > self._hard_limit and self._pages >= self._wal_limit_pages:
+        held.files.check()
+        if self._pages >= HARD_LIMIT * self._wal_limit_pages:
             self._fold(held, line)  # housekeeping never got its turn
         first = self._next_seq
         claim = held.claim
@@ -209,15 +209,12 @@ class SqliteStorage:
             await held.line.run(lambda line: self._fold(held, line))
 
     def _fold(self, held: Holding, line: Line) -> None:
-        size = held.files.check()
+        held.files.check()
         self._pages = 0
-        # A log that somebody's reading kept from being begun again has grown; it is cut as soon as that is over.
-        line.checkpoint("PASSIVE" if size <= self._hard_limit else "TRUNCATE")
+        # Somebody's reading keeps a log from being begun again; one that has grown over it is cut once that is over.
+        grown = held.files.log_size() > HARD_LIMIT * self._wal_limit_pages * PAGE_AND_FRAME
+        line.checkpoint("TRUNCATE" if grown else "PASSIVE")
         held.files.folded()
-
-    @property
-    def _hard_limit(self) -> int:
-        return HARD_LIMIT * self._wal_limit_pages * PAGE_AND_FRAME
 
     # --- Reads --------------------------------------------------------------------------------------------------
 

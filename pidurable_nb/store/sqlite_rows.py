@@ -58,7 +58,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Part:
-    """Steps, after the copies that are read before them."""
+    """Copies are read first and written last; the steps run between."""
 
     copies: list[Copy]
     steps: list[Step]
@@ -195,6 +195,8 @@ class _Making:
                 case _:
                     assert_never(write)
         self.rows += len(steps) - before
+        if copies:
+            self.parts.append(Part([], []))  # later commits of the group see the copies
 
     def _id(self, id: int) -> int:
         if not 1 <= id <= MAX_INTEGER:

@@ -97,19 +97,34 @@ def test_broken_index_is_exit_code_1_with_everything_shown(tmp_path: Path, capsy
     assert said["counts"]["tasks"] == len(said["tasks"]) == 499
 
 
+def replaced(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return change
+
+
+def written(text: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.write_text(text)
+
+    return change
+
+
 REFUSALS: list[tuple[str, str, Callable[[Path], None]]] = [
     ("missing", "not_a_store", lambda path: path.unlink()),
-    ("directory", "not_a_store", lambda path: (path.unlink(), path.mkdir())[-1]),
-    ("empty", "not_a_store", lambda path: path.write_bytes(b"") and None),
-    ("text", "not_a_store", lambda path: path.write_text("{}\n" * 2000) and None),
-    ("fifo", "not_a_store", lambda path: (path.unlink(), os.mkfifo(path))[-1]),
+    ("directory", "not_a_store", replaced(Path.mkdir)),
+    ("empty", "not_a_store", lambda path: os.truncate(path, 0)),
+    ("text", "not_a_store", written("{}\n" * 2000)),
+    ("fifo", "not_a_store", replaced(os.mkfifo)),
     ("another database", "not_a_store", script("DROP TABLE durable_schema")),
     ("newer", "newer_format", script("UPDATE durable_schema SET version = 3")),
     ("truncated", "damaged", lambda path: os.truncate(path, 50_000)),
     ("cut record", "damaged", script("UPDATE tasks SET record = '{}'")),
     ("view", "hostile", script("CREATE VIEW v AS SELECT 1")),
     ("trigger", "hostile", script("CREATE TRIGGER t AFTER INSERT ON tasks BEGIN SELECT 1; END")),
-    ("generated column", "hostile", script("ALTER TABLE tasks ADD COLUMN g AS (id)")),
+    ("generated column", "hostile", script("ALTER TABLE tasks ADD COLUMN g INTEGER AS (id)")),
     ("symlinked wal", "hostile", lambda path: Path(f"{path}-wal").symlink_to(path)),
 ]
 
@@ -166,7 +181,7 @@ def test_help_lists_every_subcommand_and_each_has_json(capsys: pytest.CaptureFix
 
 
 def test_reader_that_leaves_early_is_no_error() -> None:
-    command = [sys.executable, "-m", "pidurable_nb", "inspect", STORES / "big.sqlite", "--json"]
+    command = [sys.executable, "-m", "pidurable_nb", "inspect", str(STORES / "big.sqlite"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -176,11 +191,13 @@ def test_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_subcommands_do_not_import_each_other() -> None:
-    program = "import sys; from pidurable_nb.cli import main; main(sys.argv[1:]); print('pidurable_nb.cli.doctor' in sys.modules)"
+    program = "import sys; from pidurable_nb.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program, "inspect", STORES / "ticker.sqlite"], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == "False"
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "pidurable_nb.cli.inspect" in loaded
+    assert "pidurable_nb.cli.doctor" not in loaded
 
 
 def test_e5_doctor_says_what_works_and_what_each_durability_keeps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,3 +211,20 @@ def test_e5_doctor_says_what_works_and_what_each_durability_keeps(capsys: pytest
     assert main(["doctor"]) == code
     page = capsys.readouterr().out
     assert max(len(line) for line in page.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(
+    "name", ["a b?mode=rwc#c%20d.sqlite", "-wal", "ü\n\x1b[2J.sqlite", os.fsdecode(b"\xff.sqlite")]
+)
+def test_file_names_are_only_names(tmp_path: Path, name: str) -> None:
+    shutil.copy(STORES / "ticker.sqlite", tmp_path / name)
+    before = traces(tmp_path)
+    done = shell("inspect", tmp_path / name, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["next_id"] == 8
+    done = shell("inspect", tmp_path / name)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    done = shell("inspect", tmp_path / name / "below", "--json")
+    assert json.loads(done.stdout)["error"]["kind"] == "not_a_store"
+    assert traces(tmp_path) == before

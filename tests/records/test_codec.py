@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pidurable_nb.errors import NotJson
 from pidurable_nb.ids import ABSENT, ConversationId, DocumentId, EntryId, Json, Seq, SubmissionId, TaskId
@@ -407,3 +409,78 @@ def test_deep_records_are_read_up_to_the_bound() -> None:
     over = codec.STORED_DEPTH + 1
     with pytest.raises(codec.BadRecord, match="nested deeper"):
         codec.loads("[" * over + "]" * over)
+
+
+WHOLE: dict[str, Json] = {
+    "task": GOOD_TASK,
+    "terminal": {
+        **GOOD_TASK,
+        "state": {"status": "terminal", "outcome": {"status": "failed", "error": {"message": "m", "detail": 1}}},
+    },
+    "conversation": {"id": 3, "parent": {"conversationId": 1, "at": 2}, "owner": {"conversationId": 1, "taskId": 2}},
+    "entry": {
+        "id": 3,
+        "conversationId": 1,
+        "kind": "k",
+        "model": [{"role": "user"}],
+        "edits": [{"target": 1, "action": "replace", "messages": [{}]}],
+    },
+    "submission": {"id": 3, "conversationId": 1, "type": "input", "status": "done", "entry": 1, "answer": 2},
+    "document": {"id": 3, "kind": "k", "scope": {"kind": "task", "taskId": 1}, "key": "", "createdAt": 1},
+}
+ANY_JSON: st.SearchStrategy[Json] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def again(name: str, text: str) -> tuple[object, object]:
+    """The record of a text, and the record of the text that it makes."""
+    match name:
+        case "task" | "terminal":
+            task = codec.decode_task(text)
+            return task, codec.decode_task(codec.encode_task(task))
+        case "conversation":
+            conversation = codec.decode_conversation(text)
+            return conversation, codec.decode_conversation(codec.encode_conversation(conversation))
+        case "entry":
+            entry = codec.decode_entry(text)
+            return entry, codec.decode_entry(codec.encode_entry(entry))
+        case "submission":
+            submission = codec.decode_submission(text)
+            return submission, codec.decode_submission(codec.encode_submission(submission))
+        case _:
+            document = codec.decode_document(text)
+            return document, codec.decode_document(codec.encode_document(document))
+
+
+def damaged(value: Json, at: list[int], by: Json) -> Json:
+    """`value` with one place, found by the choices in `at`, replaced."""
+    if not at or not isinstance(value, (dict, list)) or not value:
+        return by
+    if isinstance(value, dict):
+        key = sorted(value)[at[0] % len(value)]
+        return {**value, key: damaged(value[key], at[1:], by)}
+    place = at[0] % len(value)
+    return [*value[:place], damaged(value[place], at[1:], by), *value[place + 1 :]]
+
+
+@given(st.sampled_from(sorted(WHOLE)), st.lists(st.integers(0, 20), min_size=1, max_size=4), ANY_JSON)
+def test_a_damaged_record_is_refused_or_read_but_never_anything_else(name: str, at: list[int], by: Json) -> None:
+    assert len(set(map(repr, again(name, json.dumps(WHOLE[name]))))) == 1
+    try:
+        first, second = again(name, json.dumps(damaged(WHOLE[name], at, by)))
+    except codec.BadRecord:
+        return
+    assert first == second
+
+
+@given(st.text(max_size=40) | st.text(alphabet='{}[]":,0123456789eE+-.\\untrfals ', max_size=40))
+def test_any_text_is_json_or_a_bad_record(text: str) -> None:
+    try:
+        value = codec.loads(text)
+    except codec.BadRecord:
+        return
+    assert json.loads(text) == value
+    assert codec.loads(codec.dumps(value)) == value

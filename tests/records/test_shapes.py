@@ -118,8 +118,11 @@ class Pair(NamedTuple):
     b: int
 
 
+HERE = globals()
+
+
 def shape(annotation: object, *, mutable: bool = False) -> Shape[object]:
-    return compile_shape(annotation, where="Some.field", names=lambda: globals(), mutable=mutable)
+    return compile_shape(annotation, where="Some.field", names=lambda: HERE, mutable=mutable)
 
 
 MOMENT = datetime(2026, 7, 1, 12, 30, 0, 5000, tzinfo=UTC)
@@ -150,9 +153,9 @@ ROUND_TRIPS: list[tuple[object, object, Json]] = [
     (tuple[str | None, ...], ("a", None), ["a", None]),
     (Receipt, Receipt(1, "c"), {"payment": 1, "chargeId": "c", "comment": ""}),
     (Receipt, Receipt(1, "c", "n", "r"), {"payment": 1, "chargeId": "c", "note": "n", "comment": "r"}),
-    (Optional[Receipt], None, None),
+    (Optional[Receipt], None, None),  # noqa: UP045 - the older spelling is legal too
     (Card | Cash, Card("card", "4"), {"kind": "card", "number": "4"}),
-    (Union[Card, Cash], Cash(3, "coins"), {"amount": 3, "kind": "coins"}),
+    (Union[Card, Cash], Cash(3, "coins"), {"amount": 3, "kind": "coins"}),  # noqa: UP007 - likewise
     (Tree, Tree("a", (Tree("b"),)), {"name": "a", "below": [{"name": "b", "below": []}]}),
     (Node, Node((Leaf(), Node(()))), {"parts": [{"kind": "leaf"}, {"parts": [], "kind": "node"}], "kind": "node"}),
     (Box[int], Box(1, (2,)), {"item": 1, "others": [2]}),
@@ -380,9 +383,12 @@ def test_json_is_decoded_deeply_frozen_and_equal_to_what_was_stored() -> None:
     back = shape(Json).decode(value)
     assert back == {"a": (1, {"b": None})}
     assert isinstance(back, FrozenObject)
-    for change in (lambda: back.update(a=1), lambda: back.pop("a"), lambda: back.__setitem__("a", 1), back.clear):
-        with pytest.raises(TypeError, match="frozen"):
-            change()
+    with pytest.raises(TypeError, match="frozen"):
+        back["a"] = 1
+    with pytest.raises(TypeError, match="frozen"):
+        back.update(a=1)
+    with pytest.raises(TypeError, match="frozen"):
+        back.pop("a")
     with pytest.raises(TypeError, match="frozen"):
         back |= {"b": 1}
     assert shape(Json).encode(back) == value
@@ -463,7 +469,7 @@ def test_a_class_stands_for_the_newest_of_its_name() -> None:
         old = vars(module)["Part"]
         exec(cell, vars(module))
         new = vars(module)["Part"]
-        compiled = shape(tuple[old, ...])
+        compiled = shape(types.GenericAlias(tuple, (old, ...)))
         assert compiled.encode((new(1),)) == [{"n": 1}]
         with pytest.raises(NotJson, match="older or another class called Part"):
             compiled.encode((old(1),))
@@ -504,7 +510,7 @@ def test_to_json_takes_frozen_dataclasses_and_json() -> None:
 
 
 def test_values_are_shown_as_the_code_that_makes_them() -> None:
-    value = (Color.RED, Receipt(1, "c"), (Level.LOW,), [TaskRef(TaskId(2))])
+    value: object = (Color.RED, Receipt(1, "c"), (Level.LOW,), [TaskRef(TaskId(2))])
     assert as_code(value) == (
         "(Color.RED, Receipt(payment=1, charge_id='c', note=None, remark=''), (Level.LOW,), [TaskRef(2)])"
     )

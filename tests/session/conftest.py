@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,11 +74,11 @@ class Control:
         self.commits.extend(group)
         return seqs
 
-    async def read(self, read: Awaitable[T]) -> T:
+    async def read(self, read: Callable[[], Awaitable[T]]) -> T:
         self.reads += 1
         if self.slow_read is not None:
             await self.slow_read.wait()
-        found = await read
+        found = await read()
         if self.fail_read:
             raise self.error()
         return found
@@ -94,10 +95,10 @@ class FaultyMemory(MemoryStorage):
         return await self.control.commit(group, super().commit)
 
     async def task(self, id: TaskId) -> TaskRecord | None:
-        return await self.control.read(super().task(id))
+        return await self.control.read(partial(super().task, id))
 
     async def find_document(self, address: Address, at: At = CURRENT) -> DocumentRecord | None:
-        return await self.control.read(super().find_document(address, at))
+        return await self.control.read(partial(super().find_document, address, at))
 
 
 class FaultySqlite(SqliteStorage):
@@ -111,10 +112,10 @@ class FaultySqlite(SqliteStorage):
         return await self.control.commit(group, super().commit)
 
     async def task(self, id: TaskId) -> TaskRecord | None:
-        return await self.control.read(super().task(id))
+        return await self.control.read(partial(super().task, id))
 
     async def find_document(self, address: Address, at: At = CURRENT) -> DocumentRecord | None:
-        return await self.control.read(super().find_document(address, at))
+        return await self.control.read(partial(super().find_document, address, at))
 
 
 Faulty = FaultyMemory | FaultySqlite
@@ -155,6 +156,7 @@ class Follower:
         self.stored_changes: list[Changes] = []
         self.failures: list[SessionFailed] = []
         self.add: Callable[[Transaction], Awaitable[None] | None] = lambda tx: None
+        self.on_stored: Callable[[Changes], None] = self.stored_changes.append
 
     def candidate(self, tx: Transaction) -> Awaitable[None] | None:
         return self.add(tx)
@@ -163,7 +165,7 @@ class Follower:
         self.staged_changes.append(changes)
 
     def stored(self, changes: Changes) -> None:
-        self.stored_changes.append(changes)
+        self.on_stored(changes)
 
     def failed(self, error: SessionFailed) -> None:
         self.failures.append(error)

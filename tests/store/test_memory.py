@@ -133,7 +133,7 @@ def test_c1_a_refused_group_changes_no_number_and_no_row() -> None:
 def test_c7_a_value_without_json_text_is_refused_before_anything_is_stored() -> None:
     async def main() -> None:
         storage = await opened()
-        bad = dataclasses.replace(note(2).record, data=b"bytes")  # type: ignore[arg-type]
+        bad = dataclasses.replace(note(2).record, data=b"bytes")
         assert "cannot be stored" in await refuse(storage, note(3), PutEntry(bad))
         assert await storage.entry(EntryId(3)) is None
 

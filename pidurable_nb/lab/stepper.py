@@ -1,0 +1,294 @@
+"""Owns walking a recovery step by step on a copy, forwards and backwards. Never touches the store that it was given.
+
+A step runs the recovery from where it stands; it is no slide of a finished one. Going back restores the store as it
+was: the walk is made again from the first image, in the same order, with every effect answered from the record, so
+that nothing outside is asked twice for looking twice.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from pidurable_nb.agent.recovery import AssumedCode
+from pidurable_nb.engine.decide import STARTS, Policy, Verdict, decide_tasks
+from pidurable_nb.engine.phase import Phase
+from pidurable_nb.engine.registry import BuiltIn, Code, Registry
+from pidurable_nb.engine.snapshot import Snapshot
+from pidurable_nb.ids import TaskId
+from pidurable_nb.lab.explain import snapshot_of
+from pidurable_nb.lab.inspect import inspect_open
+from pidurable_nb.lab.rows import row_of_file
+from pidurable_nb.lab.walk import Answer, Choice, Perform, Step, Walk, just_run
+from pidurable_nb.probe import Mark
+from pidurable_nb.store.copying import copy_store
+from pidurable_nb.store.folding import fold
+from pidurable_nb.store.stranger import StoreFile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """A row of the store before and after a step, as its record's text; None where it was not there."""
+
+    row: str
+    before: str | None
+    after: str | None
+
+    @property
+    def sign(self) -> str:
+        """`+` made, `-` gone, `~` changed."""
+        return "+" if self.before is None else "-" if self.after is None else "~"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """A task of which recovery did something else than was predicted. That is an error of this package."""
+
+    task: TaskId
+    predicted: str
+    done: str
+
+
+class Stepper:
+    """A recovery of a copy of `source` with this code, one step at a time.
+
+    `verdicts` are read before anything is opened. `perform` stands for the outside; by default an effect is run. Use
+    it as a context manager, from any one thread at a time; the walk itself has a thread of its own.
+
+    Raises: StoreRefused and its kinds.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        *,
+        tasks: Sequence[type[Phase[object]]] = (),
+        now_ms: int | None = None,
+        restart_limit: int = 5,
+        perform: Perform = just_run,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.source = source
+        self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._tasks = list(tasks)
+        self._policy = Policy(restart_limit=restart_limit)
+        self._perform = perform
+        self._patience_s = patience_s
+        self._folder = tempfile.TemporaryDirectory(prefix="pidurable_nb-walk-")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb walk")
+        self._walks = 0
+        self._closed = False
+        self._installed: list[tuple[int, type[Phase[object]]]] = []
+        self._changes: list[tuple[RowChange, ...]] = []
+        self._rows: dict[str, str | None] = {}
+        self.steps: list[Step] = []
+        image = Path(self._folder.name) / "image"
+        image.mkdir()
+        self._image = copy_store(source, image)
+        self._before = StoreFile.of_copy(copy_store(self._image, self._new_folder()))
+        self.snapshot: Snapshot = snapshot_of(self._before)
+        self.verdicts: Mapping[TaskId, Verdict] = decide_tasks(
+            self.snapshot, self._code(), self._policy, self.now_ms
+        )
+        self._walk: Walk = self._on_thread(lambda: self._begin(()))
+
+    def __enter__(self) -> Stepper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- where it stands ----------------------------------------------------------------------------------------------
+
+    @property
+    def at(self) -> int:
+        """How many steps were taken."""
+        return len(self.steps)
+
+    @property
+    def store(self) -> Path:
+        """The copy that is walked on, as it is now. Copy it before reading: it is open."""
+        return self._copy
+
+    @property
+    def next_mark(self) -> Mark | None:
+        """What the next step will do; None at the end."""
+        return self._walk.next_mark
+
+    def changes(self, step: Step) -> tuple[RowChange, ...]:
+        """The rows of a step, before and after."""
+        return self._changes[step.n - 1]
+
+    def effects(self) -> Counter[str]:
+        """How often this recovery asked the outside for what."""
+        return Counter(step.effect for step in self.steps if step.asked and step.effect is not None)
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    def next(self, choice: Choice = "auto") -> Step | None:
+        """Take one step; None when nothing is left to do. `choice` counts where the step is an effect."""
+        step = self._on_thread(lambda: self._walk.next(choice))
+        if step is not None:
+            self.steps.append(step)
+            self._changes.append(self._changed(step))
+        return step
+
+    def back(self) -> None:
+        """Undo the last step: the copy is as it was before it. Raises IndexError at the first image."""
+        if not self.steps:
+            raise IndexError("this is the first image; there is no step to take back")
+        self._return_to(len(self.steps) - 1)
+
+    def run(self, *, until: int | None = None) -> None:
+        """Take steps until nothing is left, or until `until` were taken."""
+        while (until is None or self.at < until) and self.next() is not None:
+            pass
+
+    def install(self, first: type[Phase[object]]) -> None:
+        """Change code between two steps; the next step runs the new one (T10)."""
+        self._installed.append((self.at, first))
+        self._on_thread(lambda: self._walk.install(first))
+
+    def close(self) -> None:
+        """Drop the walk and its copies. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_thread(self._walk.close)
+        self._thread.shutdown()
+        self._before.close()
+        self._folder.cleanup()
+
+    def _return_to(self, n: int) -> None:
+        answers = self._walk.gatekeeper.answers
+        kept = self.steps[:n]
+        self._on_thread(self._walk.close)
+        self._walk = self._on_thread(lambda: self._begin(answers))
+        self.steps, self._changes, self._rows = [], [], {}
+        installs = [(at, first) for at, first in self._installed if at <= n]
+        self._installed = installs
+        for at in range(n + 1):
+            for where, first in installs:
+                if where == at:
+                    self._on_thread(lambda first=first: self._walk.install(first))
+            if at < n:
+                again = self._on_thread(self._walk.next)
+                if again is None:
+                    raise RuntimeError("the walk ended early when it was made again; its code is not deterministic")
+                self.steps.append(kept[at] if kept[at].effect is not None else again)
+                self._changes.append(self._changed(again))
+
+    # -- what came of it ------------------------------------------------------------------------------------------------
+
+    def disagreements(self) -> tuple[Disagreement, ...]:
+        """The tasks of which something else was done than predicted; empty, or this package is wrong."""
+        found: list[Disagreement] = []
+        for id, verdict in self.verdicts.items():
+            first = next((s for s in self.steps if s.task == id and s.verdict is not None and s.verdict != "mark"), None)
+            done = first.verdict if first is not None and first.verdict is not None else "nothing"
+            if not self._agrees(verdict, done):
+                found.append(Disagreement(task=id, predicted=verdict.name, done=done))
+        return tuple(found)
+
+    def _agrees(self, verdict: Verdict, done: str) -> bool:
+        if done == verdict.name:
+            return True
+        if verdict.name in ("wait", "sleep"):
+            return done in ("nothing", "resume", "poll", "abort", "orphan", "finish")
+        if verdict.name == "abandon":
+            return done in ("abandon", "orphan")
+        return done == "nothing" and (
+            verdict.name in ("blocked", "parked", "faulted") or self._not_yet(verdict) or self._lacks_code(verdict)
+        )
+
+    def _not_yet(self, verdict: Verdict) -> bool:
+        """It was not reached: the walk was stopped, or what it is held by still lives."""
+        return self.next_mark is not None or bool(verdict.held_by) or verdict.task.restarts >= 2
+
+    def _lacks_code(self, verdict: Verdict) -> bool:
+        return verdict.name in STARTS | {"interrupt"} and isinstance(verdict.facts.fit, BuiltIn)
+
+    def stopped(self) -> tuple[tuple[TaskId, str], ...]:
+        """The tasks that live at the end and that nothing here can move, each with what it needs."""
+        harness = self._walk.harness
+        if harness is None:
+            return ()
+        verdicts = self._on_thread(harness.engine.verdicts)
+        return tuple((v.id, need) for v in verdicts if (need := _need(v)) is not None)
+
+    def inspection(self) -> Mapping[str, object]:
+        """The copy as `inspect` shows it."""
+        with StoreFile.of_copy(copy_store(self._copy, self._new_folder())) as file:
+            return inspect_open(file).json()
+
+    def save(self, out: Path) -> None:
+        """Write the recovered copy to `out`, folded into one file. Raises FileExistsError."""
+        if out.exists():
+            raise FileExistsError(f"{out} exists; name a new file")
+        folded = copy_store(self._copy, self._new_folder())
+        fold(folded)
+        out.write_bytes(folded.read_bytes())
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _code(self) -> Code:
+        registry = Registry()
+        for first in self._tasks:
+            registry.install(first)
+        return AssumedCode(installed=registry)
+
+    def _begin(self, answers: Sequence[Answer]) -> Walk:
+        self._copy = copy_store(self._image, self._new_folder())
+        return Walk(
+            self._copy,
+            tasks=self._tasks,
+            now_ms=self.now_ms,
+            restart_limit=self._policy.restart_limit,
+            answers=answers,
+            perform=self._perform,
+            patience_s=self._patience_s,
+        )
+
+    def _new_folder(self) -> Path:
+        self._walks += 1
+        folder = Path(self._folder.name) / str(self._walks)
+        folder.mkdir()
+        return folder
+
+    def _on_thread(self, work: Callable[[], T]) -> T:
+        return self._thread.submit(work).result()
+
+    def _changed(self, step: Step) -> tuple[RowChange, ...]:
+        """The rows of a step. What is not known from an earlier step is read from the first image."""
+        for row in step.changed:
+            if row not in self._rows:
+                self._rows[row] = row_of_file(self._before, row)
+        after = self._on_thread(lambda: {row: self._walk.row(row) for row in step.changed})
+        found = tuple(RowChange(row=row, before=self._rows[row], after=after[row]) for row in step.changed)
+        self._rows.update(after)
+        return found
+
+
+def _need(verdict: Verdict) -> str | None:
+    if verdict.name == "blocked":
+        return verdict.needs
+    if verdict.name == "parked":
+        return "retry"
+    if verdict.name == "faulted":
+        return "mended code or retry"
+    if verdict.name in STARTS | {"interrupt"} and isinstance(verdict.facts.fit, BuiltIn):
+        return f"{verdict.task.kind} {verdict.task.version}"
+    if verdict.name == "sleep":
+        return "time"
+    return None

@@ -1,0 +1,324 @@
+"""Owns one recovery of a copy that goes forward a gate at a time, in a deterministic loop. Never looks back.
+
+Every commit and every effect of the harness stops at a gate; releasing the first gate and running until nothing is
+ready is one step. Nothing here decides: what happens at a step is what the engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pidurable_nb.agent.harness import Harness
+from pidurable_nb.agent.live import uuid7
+from pidurable_nb.agent.settings import Settings
+from pidurable_nb.clock import LoopClock
+from pidurable_nb.engine.phase import Phase
+from pidurable_nb.errors import PidurableError
+from pidurable_nb.ids import Json, Seq, TaskId
+from pidurable_nb.lab.loop import DeterministicLoop
+from pidurable_nb.lab.rows import inline, row_of_storage
+from pidurable_nb.probe import Mark, TaskSubject
+from pidurable_nb.records import task as stored
+from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.store.sqlite import SqliteStorage
+
+V = TypeVar("V")
+Choice = Literal["auto", "run", "record", "happened", "not"]
+"""At an effect: run it, answer from the record, assume that it happened, or that it did not.
+
+`auto` answers from the record where an earlier pass over this step left one, and runs it otherwise.
+"""
+StepKind = Literal["open", "reconcile", "reserve", "effect", "commit", "outcome", "place"]
+
+_GATED = frozenset({"open", "reconcile", "reserve", "memo", "commit"})
+
+
+class NotHappened(PidurableError):
+    """An effect that was assumed not to have happened: what the task's code gets instead of an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a recovery, as it happened.
+
+    `verdict` is the one that was acted on, where the step acts on one. `changed` are rows of the store. `effect` is
+    the name of the effect that this step is about, `asked` whether the outside was asked for it.
+    """
+
+    n: int
+    kind: StepKind
+    task: TaskId | None
+    laws: tuple[str, ...]
+    text: str
+    changed: tuple[str, ...]
+    verdict: str | None = None
+    effect: str | None = None
+    asked: bool = False
+    seq: Seq | None = None
+
+
+@dataclass(slots=True)
+class Gate:
+    """Where one piece of work waits for its turn."""
+
+    mark: Mark
+    open: asyncio.Future[None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an effect gave. `error` is what it raised; `asked` whether the outside was asked for it."""
+
+    name: str
+    value: object
+    error: Exception | None = None
+    asked: bool = True
+
+
+class Gatekeeper:
+    """The probe of a walk: everything waits here, and one thing at a time goes on."""
+
+    one_by_one = True
+
+    def __init__(self, *, answers: Sequence[Answer], perform: Perform) -> None:
+        self.waiting: list[Gate] = []
+        self.given: list[Answer] = []
+        self.rows: list[str] = []
+        self.seq: Seq | None = None
+        self.after: list[Mark] = []
+        self.choice: Choice = "auto"
+        self.told = ""
+        self._answers = list(answers)
+        self._perform = perform
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Everything that effects gave, on this pass and, behind it, on earlier ones."""
+        return (*self.given, *self._answers)
+
+    async def reach(self, mark: Mark) -> None:
+        if mark.edge == "after":
+            self.after.append(mark)
+        elif mark.what in _GATED:
+            await self._wait(mark)
+
+    def note(self, mark: Mark) -> None:
+        if mark.edge == "before":
+            self.rows += mark.rows
+            self.seq = mark.seq
+
+    async def perform(self, mark: Mark, do: Callable[[], V | Awaitable[V]]) -> V:
+        await self._wait(mark)
+        value: V = await self._answer(mark, do)
+        return value
+
+    async def _wait(self, mark: Mark) -> None:
+        gate = Gate(mark, asyncio.get_running_loop().create_future())
+        self.waiting.append(gate)
+        await gate.open
+
+    async def _answer(self, mark: Mark, do: Callable[[], V | Awaitable[V]]) -> V:
+        name = mark.name or ""
+        recorded = self._answers.pop(0) if self._answers else None
+        if recorded is not None and recorded.name != name:
+            recorded = None  # other code, another way: what follows was not recorded
+            self._answers.clear()
+        if recorded is not None and self.choice in ("auto", "record"):
+            answer = recorded
+        else:
+            answer = await self._give(mark, name, do)
+        self.told = "from the record" if answer is recorded else self.choice
+        self.given.append(answer)
+        if answer.error is not None:
+            raise answer.error
+        return answer.value  # type: ignore[return-value]  # recorded from this effect; an assumed one answers None
+
+    async def _give(self, mark: Mark, name: str, do: Callable[[], object]) -> Answer:
+        match self.choice:
+            case "auto" | "run" | "record":
+                try:
+                    return Answer(name, await self._perform(mark, do))
+                except Exception as error:
+                    return Answer(name, None, error)
+            case "happened":
+                return Answer(name, None, asked=False)
+            case "not":
+                return Answer(name, None, NotHappened(f"{name}: assumed not to have happened"), asked=False)
+
+
+Perform = Callable[[Mark, Callable[[], object]], Awaitable[object]]
+
+
+async def just_run(mark: Mark, do: Callable[[], object]) -> object:
+    """Perform an effect by calling it, and nothing else."""
+    got = do()
+    return await got if inspect.isawaitable(got) else got
+
+
+class Counted:
+    """Identities that are the same in every walk of the same store."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def uuid(self, now_ms: int) -> str:
+        self._count += 1
+        return uuid7(now_ms, self._count)
+
+
+class Walk:
+    """A harness on `store`, stopped at every gate. Its virtual time starts at `now_ms` and moves at most `patience_s`.
+
+    Use it from one thread. `close` drops everything where it stands, as a crash would.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        *,
+        tasks: Sequence[type[Phase[object]]],
+        now_ms: int,
+        restart_limit: int = 5,
+        answers: Sequence[Answer] = (),
+        perform: Perform = just_run,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.gatekeeper = Gatekeeper(answers=answers, perform=perform)
+        self.reports: list[BaseException] = []
+        self.harness: Harness | None = None
+        self.steps: list[Step] = []
+        self._patience_s = patience_s
+        self._loop = DeterministicLoop()
+        self._storage = SqliteStorage(store, inline=True)
+        settings = Settings(
+            clock=LoopClock(now_ms), ids=Counted(), probe=self.gatekeeper, restart_limit=restart_limit
+        )
+        self._opening = self._loop.create_task(self._open(tasks, settings), name="open")
+        self._run()
+
+    async def _open(self, tasks: Sequence[type[Phase[object]]], settings: Settings) -> None:
+        self.harness = await Harness.open(self._storage, tasks=tasks, settings=settings, on_report=self.reports.append)
+
+    def _run(self) -> None:
+        """Run until everything waits at a gate; let a little time pass when nothing does."""
+        self._loop.run_until_idle()
+        while not self.gatekeeper.waiting:
+            due = self._loop.next_timer()
+            if due is None or due > self._patience_s:
+                break
+            self._loop.advance()
+            self._loop.run_until_idle()
+        if self._opening.done() and (error := self._opening.exception()) is not None:
+            raise error
+
+    @property
+    def next_mark(self) -> Mark | None:
+        """What the next step will do; None when there is none."""
+        return self.gatekeeper.waiting[0].mark if self.gatekeeper.waiting else None
+
+    def next(self, choice: Choice = "auto") -> Step | None:
+        """Go through the first gate; None when nothing waits."""
+        keeper = self.gatekeeper
+        while keeper.waiting:
+            gate = keeper.waiting.pop(0)
+            keeper.rows, keeper.after, keeper.seq, keeper.choice = [], [], None, choice
+            gate.open.set_result(None)
+            self._run()
+            if gate.mark.what == "effect" or keeper.rows:
+                self.steps.append(self._step(gate.mark))
+                return self.steps[-1]
+        return None
+
+    def install(self, first: type[Phase[object]]) -> None:
+        """Install code between two steps; the next step runs it (T10)."""
+        if self.harness is not None:
+            self.harness.install(first)
+
+    def _step(self, mark: Mark) -> Step:
+        keeper = self.gatekeeper
+        task = mark.subject.id if isinstance(mark.subject, TaskSubject) else None
+        kind, text, laws = self._told(mark, task)
+        return Step(
+            n=len(self.steps) + 1,
+            kind=kind,
+            task=task,
+            laws=laws,
+            text=text,
+            changed=tuple(dict.fromkeys(keeper.rows)),
+            verdict=mark.name if mark.what in ("reserve", "reconcile") else None,
+            effect=mark.name if mark.what == "effect" else None,
+            asked=mark.what == "effect" and keeper.given[-1].asked,
+            seq=keeper.seq,
+        )
+
+    def _told(self, mark: Mark, task: TaskId | None) -> tuple[StepKind, str, tuple[str, ...]]:
+        match mark.what:
+            case "open":
+                return "open", "What ran when it died is pending again, and counted.", mark.laws
+            case "reserve":
+                return "reserve", mark.text, mark.laws
+            case "reconcile":
+                return "reconcile", mark.text or "What follows is settled.", mark.laws
+            case "memo":
+                return "commit", f"It remembers {mark.name}; a rerun will know.", ("M1",)
+            case "effect":
+                return "effect", _effect_text(mark, self.gatekeeper), ("M3", "E6") if mark.key else ("M3",)
+            case _:
+                return self._committed(task)
+
+    def _committed(self, task: TaskId | None) -> tuple[StepKind, str, tuple[str, ...]]:
+        record = self._task_now(task) if task is not None else None
+        if record is None:
+            if task is not None:
+                return "outcome", "It has its outcome, and ends.", ("C1", "T6")
+            return "commit", "What the block wrote landed whole.", ("C1",)
+        match record.state:
+            case stored.Waiting(on=on):
+                return "commit", f"It waits for {len(on)} {'task' if len(on) == 1 else 'tasks'}.", ("C1", "T4")
+            case stored.Sleeping():
+                return "commit", "It sleeps until a time that is stored.", ("C1", "T12")
+            case stored.Completing():
+                return "outcome", "Its outcome is decided; it ends when the work it owns has.", ("C1", "T5")
+            case _:
+                return "commit", f"It goes on from the checkpoint of {record.phase}.", ("C1", "T3")
+
+    def _task_now(self, id: TaskId) -> TaskRecord | None:
+        return self.harness.engine.table.live_task(id) if self.harness is not None else None
+
+    def live(self) -> tuple[TaskRecord, ...]:
+        """The tasks that live now."""
+        return tuple(self.harness.engine.table.live()) if self.harness is not None else ()
+
+    def row(self, row: str) -> str | None:
+        """A row of the store as it is stored now; None when there is none."""
+        return inline(row_of_storage(self._storage, row))
+
+    def close(self) -> None:
+        """Drop everything where it stands. The storage lets go of its files."""
+        self._loop.abandon()
+        inline(self._storage.close())
+
+
+def _effect_text(mark: Mark, keeper: Gatekeeper) -> str:
+    match keeper.told:
+        case "from the record":
+            return f"Answered from the record: {mark.name}."
+        case "not":
+            return f"Assumed not to have happened: {mark.name}."
+        case "happened":
+            return f"Assumed to have happened: {mark.name}."
+        case _:
+            return f"The outside is asked: {mark.name}."
+
+
+def value_of(answer: Answer) -> Json | str:
+    """What an effect gave, for showing."""
+    if answer.error is not None:
+        return f"{type(answer.error).__name__}: {answer.error}"
+    value = answer.value
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

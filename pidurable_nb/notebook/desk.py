@@ -1,0 +1,229 @@
+"""Owns what this kernel has at hand: the host, the open store, the store looked at last, and the code of its cells.
+
+Every subcommand works on it. Never parses a line and never renders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from IPython.core.error import UsageError
+
+from pidurable_nb.agent.harness import Durability, Harness
+from pidurable_nb.engine.graph import PhaseClass
+from pidurable_nb.engine.phase import Phase
+from pidurable_nb.engine.registry import NotReady, Registry
+from pidurable_nb.errors import PidurableError, StoreRefused
+from pidurable_nb.notebook.host import Host
+from pidurable_nb.notebook.opened import Opened
+from pidurable_nb.store.copying import copy_store
+from pidurable_nb.store.stranger import StoreFile
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+CLOSE_S: Final = 5.0
+REFRESH_S: Final = 5.0
+MAIN: Final = "__main__"
+SIDE_FILES: Final = ("", "-wal", "-shm", ".lock")
+NOTHING_OPEN: Final = "no store is open here: %pi open STORE, or name one (a kernel that was restarted has none open)"
+
+
+class Preferences(Protocol):
+    """What `%config Pi` holds."""
+
+    max_rows: int
+    handle: str
+    durability: Durability
+
+
+class Desk:
+    """What one kernel works on. There is one per loaded extension."""
+
+    def __init__(self, shell: InteractiveShell, preferences: Preferences) -> None:
+        self.shell = shell
+        self.preferences = preferences
+        self.host = Host()
+        self.opened: Opened | None = None
+        self.current: Path | None = None
+        """The store that a command means when it names none."""
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._bound: str | None = None
+
+    # -- the open store ------------------------------------------------------------------------------------------------
+
+    @property
+    def harness(self) -> Harness | None:
+        """The harness of the open store."""
+        return self.opened.harness if self.opened is not None and self.opened.open else None
+
+    def need_open(self) -> Opened:
+        """The open store. Raises UsageError when there is none."""
+        if self.opened is None or not self.opened.open:
+            raise UsageError(NOTHING_OPEN)
+        return self.opened
+
+    def open(
+        self,
+        path: Path,
+        *,
+        durability: Durability | None = None,
+        run: bool = True,
+        name: str | None = None,
+        copied_from: Path | None = None,
+    ) -> Opened:
+        """Open a store with the tasks of this notebook, and bind it to a name. What was open is closed before."""
+        self.close()
+        tasks = tuple(self.tasks().values())
+        chosen = durability or self.preferences.durability
+
+        async def opening() -> Harness:
+            return await Harness.open(path, tasks=tasks, durability=chosen, run=run, on_report=self._report)
+
+        harness = self.host.call(opening())
+        self.opened = Opened(self.host, harness, path, copied_from=copied_from)
+        self.current = path
+        self._bind(name or self.preferences.handle, self.opened)
+        return self.opened
+
+    def close(self) -> bool:
+        """Close the open store in order. False when none was open."""
+        opened, self.opened = self.opened, None
+        self._unbind()
+        if opened is None or not opened.open:
+            return False
+        self.host.call(opened.harness.aclose())
+        return True
+
+    def _bind(self, name: str, opened: Opened) -> None:
+        self.shell.user_ns[name] = opened
+        self._bound = name
+
+    def _unbind(self) -> None:
+        name, self._bound = self._bound, None
+        if name is not None and isinstance(self.shell.user_ns.get(name), Opened):
+            del self.shell.user_ns[name]
+
+    def _report(self, error: BaseException) -> None:
+        """Called on the host's thread: what no cell waits for is said where somebody looks."""
+        lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-2)
+        print("".join(lines).rstrip(), file=sys.stderr, flush=True)
+
+    # -- stores --------------------------------------------------------------------------------------------------------
+
+    def path(self, given: str | Path | None) -> Path:
+        """The store that a command means. Raises UsageError when it names none and there is none."""
+        if given is not None:
+            self.current = Path(given).expanduser()
+        if self.current is None:
+            raise UsageError(NOTHING_OPEN)
+        return self.current
+
+    @contextlib.contextmanager
+    def looking(self, given: str | Path | None) -> Iterator[StoreFile]:
+        """A private copy of the store that a command means. Not a byte of the store changes. Raises StoreRefused."""
+        with StoreFile.open(self.path(given)) as file:
+            yield file
+
+    def copy(self, source: Path, into: Path | None = None) -> Path:
+        """A copy of a store, in a folder of this kernel unless told where. Raises StoreRefused."""
+        return copy_store(source, into if into is not None else self.folder(source.stem))
+
+    def folder(self, name: str) -> Path:
+        """A new private folder, removed when the extension is unloaded."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="pidurable-", ignore_cleanup_errors=True)
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._folder.name))
+
+    def remove(self, path: Path) -> None:
+        """Remove a store that nobody has open. Raises StoreRefused when it is none, or somebody has it open."""
+        if self.opened is not None and self.opened.path.resolve() == path.resolve():
+            self.close()
+        with StoreFile.open(path):
+            pass
+
+        async def owned_by_nobody() -> None:
+            async with Harness.open(path, run=False):
+                pass
+
+        self.host.call(owned_by_nobody())
+        for side in SIDE_FILES:
+            path.with_name(path.name + side).unlink(missing_ok=True)
+
+    # -- code ------------------------------------------------------------------------------------------------------------
+
+    def tasks(self) -> Mapping[str, PhaseClass]:
+        """The tasks that this notebook defined or imported, by name; its own definitions win."""
+        found: dict[str, PhaseClass] = {}
+        for value in list(self.shell.user_ns.values()):
+            if not isinstance(value, type) or not issubclass(value, Phase) or value._task is None:
+                continue
+            known = found.get(value._task)
+            if known is None or (known.__module__ != MAIN and value.__module__ == MAIN):
+                found[value._task] = value
+        return found
+
+    def registry(self) -> Registry:
+        """A registry of this notebook's tasks, for explaining and stepping."""
+        registry = Registry()
+        for first in self.tasks().values():
+            registry.install(first)
+        return registry
+
+    def after_cell(self) -> None:
+        """Install what a cell defined, and install again what it defined anew: a kept fault goes on then (T10, T11)."""
+        harness = self.harness
+        if harness is None:
+            return
+        tasks = self.tasks()
+
+        async def refresh() -> None:
+            known = harness.registry.installed
+            for name, first in tasks.items():
+                if name not in known:
+                    harness.install(first)
+            harness.registry.refresh()
+
+        try:
+            self.host.call(refresh(), timeout_s=REFRESH_S)
+        except PidurableError as error:
+            print(f"%pi: {error}", file=sys.stderr)
+        except TimeoutError:
+            print("%pi: code on the harness's thread blocks it; new code is not installed yet", file=sys.stderr)
+
+    def waiting_code(self) -> Mapping[str, str]:
+        """The installed tasks that are not ready, with the reason."""
+        harness = self.harness
+        installed = harness.registry.installed if harness is not None else {}
+        return {name: found.why for name, found in installed.items() if isinstance(found, NotReady)}
+
+    # -- the end -----------------------------------------------------------------------------------------------------------
+
+    def shut(self) -> None:
+        """Close what is open, end the host and remove private copies. Idempotent."""
+        with contextlib.suppress(PidurableError, TimeoutError, RuntimeError):
+            opened, self.opened = self.opened, None
+            self._unbind()
+            if opened is not None and opened.open:
+                self.host.call(opened.harness.aclose(), timeout_s=CLOSE_S)
+        self.host.shut()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def usage_of(error: StoreRefused | PidurableError) -> UsageError:
+    """The one line that a cell shows for an error of this package."""
+    return UsageError(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of ours, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""Owns loading and unloading: what `%load_ext pidurable_nb` puts into a shell, and that nothing of it stays.
+
+Never imported by anything but the package's two forwarding functions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traitlets import TraitError
+from traitlets.config import Config
+
+from pidurable_nb.notebook import svg
+from pidurable_nb.notebook.command import Commands
+from pidurable_nb.notebook.commands_lab import LAB_COMMANDS
+from pidurable_nb.notebook.commands_store import STORE_COMMANDS
+from pidurable_nb.notebook.completion import Matcher, matcher_of
+from pidurable_nb.notebook.magic import Pi
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    magics: Pi
+    matcher: Matcher
+    after_cell: Callable[[object], None]
+
+
+_loaded: dict[int, _Loaded] = {}
+"""By the identity of the shell: one kernel has one, a test may have several."""
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Put `%pi` into the shell. Loading twice changes nothing."""
+    if id(shell) in _loaded:
+        return
+    commands = Commands([*STORE_COMMANDS, *LAB_COMMANDS])
+    magics = _magics(shell, commands)
+    Pi.pi.__doc__ = commands.help()
+    shell.register_magics(magics)
+    matcher = matcher_of(commands, magics.desk)
+    if shell.Completer is not None:
+        shell.Completer.custom_matchers.append(matcher)
+
+    def after_cell(result: object) -> None:
+        magics.desk.after_cell()
+
+    shell.events.register("post_run_cell", after_cell)
+    _loaded[id(shell)] = _Loaded(magics, matcher, after_cell)
+    svg.warm_up()
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Take everything out of the shell again; the open store is closed in order."""
+    loaded = _loaded.pop(id(shell), None)
+    if loaded is None:
+        return
+    shell.events.unregister("post_run_cell", loaded.after_cell)
+    if shell.Completer is not None and loaded.matcher in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(loaded.matcher)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("pi", None)
+    shell.magics_manager.registry.pop(Pi.__name__, None)
+    if loaded.magics in shell.configurables:
+        shell.configurables.remove(loaded.magics)
+    loaded.magics.desk.shut()
+
+
+def _magics(shell: InteractiveShell, commands: Commands) -> Pi:
+    """The magics; a value of `Pi` that was configured and does not fit is said, dropped, and in nobody's way."""
+    try:
+        return Pi(shell, commands)
+    except TraitError as error:
+        print(f"%pi: {error}; the settings of Pi are back at their defaults", file=sys.stderr)
+        shell.configurables[:] = [one for one in shell.configurables if type(one) is not Pi]
+        shell.config.pop("Pi", None) if isinstance(shell.config, Config) else None
+        return Pi(shell, commands)
