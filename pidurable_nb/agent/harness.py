@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from pidurable_nb.agent.conversation import CommitBlock, Conversation, Submission
 from pidurable_nb.agent.household import ConversationRules
 from pidurable_nb.agent.owning import forwarded
+from pidurable_nb.agent.recovery import register
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.phase import Outcome, Phase, TaskRef
@@ -89,7 +90,7 @@ class Harness:
         """This one."""
         return self
 
-    # -- opening and closing ------------------------------------------------------------------------------------------
+    # -- opening and closing -------------------------------------------------------------------------------------------
 
     @staticmethod
     def open(
@@ -112,6 +113,7 @@ class Harness:
 
         async def opening() -> Harness:
             registry = Registry()
+            register(registry)
             for first in tasks:
                 registry.install(first)
             return await Harness._open(_storage(store, durability), registry, chosen, run, on_report or _swallow)
@@ -171,7 +173,7 @@ class Harness:
         """Start work, after `open(run=False)`."""
         self.engine.resume()
 
-    # -- conversations --------------------------------------------------------------------------------------------------
+    # -- conversations -------------------------------------------------------------------------------------------------
 
     @forwarded
     async def root(self) -> Conversation:
@@ -202,7 +204,7 @@ class Harness:
         """A block of writes to the root conversation, or to several by name."""
         return CommitBlock(self, ROOT, barrier=barrier)
 
-    # -- tasks ----------------------------------------------------------------------------------------------------------
+    # -- tasks ---------------------------------------------------------------------------------------------------------
 
     @forwarded
     async def wait(self, ref: TaskRef[R]) -> R:
@@ -265,7 +267,7 @@ class Harness:
         """What would happen to every live task, as decided now: why an idle wait does not return."""
         return self.engine.verdicts()
 
-    # -- submissions and documents ------------------------------------------------------------------------------------------
+    # -- submissions and documents -------------------------------------------------------------------------------------
 
     @forwarded
     async def submission(self, id: SubmissionId | int) -> Submission[Answered | Written]:

@@ -9,12 +9,13 @@ import tempfile
 import time
 import webbrowser
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from pidurable_nb.cli.subcommand import Result, Subcommand
+from pidurable_nb.ids import JsonObject
 
 FOLDER: Final = "pidurable_nb-lab"
 CHECK_S: Final = 50.0
@@ -57,7 +58,7 @@ def _open(folder: Path, *, browser: bool) -> Result:
             if running.process.wait() != 0:
                 raise LabFailed(f"JupyterLab ended by itself, with status {running.process.returncode}")
     seconds = round(time.monotonic() - began, 1)
-    json = {"ok": True, "url": running.url, "folder": str(running.folder), "seconds": seconds}
+    json: JsonObject = {"ok": True, "url": running.url, "folder": str(running.folder), "seconds": seconds}
     return Result(json=json, text=lambda: f"ended; your notebook is {running.tour}")
 
 
@@ -71,13 +72,13 @@ def _check(folder: Path) -> Result:
         checked = run_through(running, timeout_s=CHECK_S, progress=_say)
     seconds = round(time.monotonic() - began, 1)
     ok = checked.failure is None
-    json = {"ok": ok, "cells": checked.cells, "failure": checked.failure, "seconds": seconds}
+    json: JsonObject = {"ok": ok, "cells": checked.cells, "failure": checked.failure, "seconds": seconds}
     said = f"the tour ran: {checked.cells} cells" if ok else f"the tour failed in {checked.failure}"
     return Result(json=json, text=lambda: f"{said}, {seconds} s", ok=ok)
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _terminated_as_interrupted() -> Generator[None]:
     """A polite end by a signal ends the server too, as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -19,6 +19,12 @@ def _why() -> Subcommand:
     return WHY
 
 
+def _recover() -> Subcommand:
+    from pidurable_nb.cli.recover import RECOVER
+
+    return RECOVER
+
+
 def _lab() -> Subcommand:
     from pidurable_nb.cli.lab import LAB
 
@@ -35,5 +41,6 @@ TABLE: Final[tuple[Listed, ...]] = (
     Listed(name="lab", help="opens JupyterLab on a copy of the tour", load=_lab),
     Listed(name="inspect", help="what is in a store", load=_inspect),
     Listed(name="why", help="what recovery will do with a store, and by which law", load=_why),
+    Listed(name="recover", help="recovers a copy of a store, step by step", load=_recover),
     Listed(name="doctor", help="what works on this machine, and what each durability keeps", load=_doctor),
 )

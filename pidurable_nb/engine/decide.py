@@ -23,8 +23,8 @@ from pidurable_nb.records.task import TaskRecord
 Outside = Literal["none", "again", "unknown"]
 SETTLES = frozenset({"finish", "orphan", "give_up", "interrupt", "abandon"})
 """O6: what ends, or is marked, without user code or a model; committed before anything is started."""
-FAILS = frozenset({"interrupt", "orphan", "give_up"})
-"""The ones of them that end with another outcome than completed, which others follow from (O5, T4)."""
+ENDS = SETTLES - {"abandon"}
+"""The ones of them that end the task; `abandon` only marks it."""
 STARTS = frozenset({"abort", "start", "replay", "resend", "poll", "resume", "rerun"})
 """What runs code of the task."""
 
@@ -46,7 +46,16 @@ class ImpliedMark:
 
 
 class Facts:
-    """What the rows of the table read about one task. Everything is read from the view, nothing is written."""
+    """What the rows of the table read about one task. Everything is read from the view, nothing is written.
+
+    `was` is the record as stored, `task` the same after the opening that a file has before it (T7).
+    """
+
+    was: TaskRecord
+    task: TaskRecord
+    limit: int
+    now_ms: float
+    implied: ImpliedMark | None
 
     def __init__(
         self, was: TaskRecord, task: TaskRecord, view: View, code: Code, policy: Policy, now_ms: float,
@@ -67,7 +76,7 @@ class Facts:
     @property
     def abandoned(self) -> bool:
         """O7: found by a new opening, made by an unsafe tool for itself, and not marked in the store."""
-        return self.task.abandon_on_restart and self.view.fresh and not self.task.abort_requested
+        return is_abandoned(self.view, self.task)
 
     @property
     def marked(self) -> bool:
@@ -213,14 +222,27 @@ def decide_tasks(view: View, code: Code, policy: Policy, now_ms: float) -> Mappi
         certain = failing
 
 
-def verdicts_failing(verdicts: Mapping[TaskId, Verdict]) -> frozenset[TaskId]:
-    """The tasks that are certain to end without completing, before anything starts (O6)."""
-    return frozenset(id for id, verdict in verdicts.items() if verdict.name in FAILS)
-
-
 def verdicts_marked(verdicts: Mapping[TaskId, Verdict]) -> frozenset[TaskId]:
     """The tasks that are marked, or will be before anything starts: stored, implied, or due by O7."""
-    return frozenset(id for id, verdict in verdicts.items() if verdict.facts.marked or verdict.name == "abandon")
+    return frozenset(
+        id for id, verdict in verdicts.items() if verdict.facts.marked or verdict.name in {"orphan", "abandon"}
+    )
+
+
+def verdicts_failing(verdicts: Mapping[TaskId, Verdict]) -> frozenset[TaskId]:
+    """The tasks that are certain to end without completing, before anything starts (O6)."""
+    return frozenset(id for id, verdict in verdicts.items() if _fails(verdict, verdicts))
+
+
+def _fails(verdict: Verdict, verdicts: Mapping[TaskId, Verdict]) -> bool:
+    """A cut call holds its outcome at once (T5); the others end when what they own has, which may first run code."""
+    match verdict.name:
+        case "interrupt":
+            return True
+        case "orphan" | "give_up":
+            return all(verdicts[id].name in ENDS for id in verdict.held_by)
+        case _:
+            return False
 
 
 def implied_marks(
@@ -238,7 +260,7 @@ def implied_marks(
     found: dict[TaskId, ImpliedMark] = {}
     records = tuple(view.live() if among is None else among)
     for record in records:
-        if record.live and not record.abort_requested:
+        if _may_follow(view, record):
             source = cancelled_above(view, record.id, marked, failing)
             if source is not None:
                 found[record.id] = ImpliedMark("O5", source)
@@ -260,8 +282,18 @@ def _fail_siblings(
         return
     culprit = failed[0]
     for id, record in members:
-        if id != culprit and record is not None and record.live and not record.abort_requested:
+        if id != culprit and record is not None and _may_follow(view, record):
             found.setdefault(id, ImpliedMark("T4", culprit))
+
+
+def _may_follow(view: View, record: TaskRecord) -> bool:
+    """Whether a mark may still follow: abandoned work gets the mark of O7 instead, which says `restart`."""
+    return record.live and not record.abort_requested and not is_abandoned(view, record)
+
+
+def is_abandoned(view: View, record: TaskRecord) -> bool:
+    """O7: found by a new opening, made by an unsafe tool for itself, and not marked in the store."""
+    return record.abandon_on_restart and view.fresh and not record.abort_requested
 
 
 def cancelled_above(

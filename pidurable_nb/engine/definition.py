@@ -74,6 +74,13 @@ class PhaseCodec:
         except (Misfit, RecursionError) as error:
             raise not_json(error, self.cls.__name__) from error.__cause__
 
+    def encode_inputs(self, phase: Phase[object]) -> dict[str, Json]:
+        """The input fields alone. Raises: NotJson naming class and field (C7)."""
+        try:
+            return self.inputs.encode(phase)
+        except (Misfit, RecursionError) as error:
+            raise not_json(error, self.cls.__name__) from error.__cause__
+
     def decode(self, input: Json, checkpoint: JsonObject) -> Phase[object]:
         """The phase that is stored. Raises: DoesNotFit naming class and field."""
         make: Callable[..., Phase[object]] = self.cls
@@ -157,13 +164,13 @@ class TaskDefinition:
         codec = self._codec(phase)
         if not codec.inputs.plan:
             return
-        given = codec.encode(phase)[1]
+        given = codec.encode_inputs(phase)
         known = input if isinstance(input, Mapping) else stored.NOTHING
-        for f in codec.input_fields.values():
-            if f.stored in given and f.stored in known and same(given[f.stored], known[f.stored]):
+        for _, key, *_ in codec.inputs.plan:
+            if key in given and key in known and same(given[key], known[key]):
                 continue
-            if f.stored in given or f.stored in known:
-                self._check_canonical(codec, f, given, known)
+            if key in given or key in known:
+                self._check_canonical(codec, codec.input_fields[key], given, known)
 
     def _check_canonical(self, codec: PhaseCodec, f: FieldShape, given: JsonObject, known: JsonObject) -> None:
         """Compare with the input as today's code reads it: with defaults, and without what it does not know."""

@@ -91,7 +91,7 @@ class Engine:
         self._closing = False
         registry.subscribe(self._code_changed)
 
-    # -- what its parts ask ---------------------------------------------------------------------------------------------
+    # -- what its parts ask --------------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:
@@ -146,7 +146,7 @@ class Engine:
         """The stored value of a document."""
         return await read_document(self.session, doc, conversation=conversation, task=task, key=key, at=at)
 
-    # -- opening (T7) ---------------------------------------------------------------------------------------------------
+    # -- opening (T7) --------------------------------------------------------------------------------------------------
 
     async def open(self, *, run: bool) -> None:
         """Take over what is stored; settle what settles (O6); then start work, when `run`.
@@ -220,7 +220,7 @@ class Engine:
                 for _, after in changed:
                     tx.put_task(after)
 
-    # -- following the session (Attendant) --------------------------------------------------------------------------------
+    # -- following the session (Attendant) -----------------------------------------------------------------------------
 
     async def candidate(self, tx: Transaction) -> None:
         """At the end of every block: complete and check what it wrote about tasks."""
@@ -276,7 +276,7 @@ class Engine:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # -- running code -----------------------------------------------------------------------------------------------------
+    # -- running code --------------------------------------------------------------------------------------------------
 
     def reserve(self, verdict: Verdict) -> None:
         """T2: this verdict's code starts when the reservation is stored."""
@@ -326,7 +326,7 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
             self.report(error)
 
-    # -- what a harness asks ----------------------------------------------------------------------------------------------
+    # -- what a harness asks -------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
         """Start work from now on."""
@@ -436,7 +436,7 @@ class Engine:
         """The tasks whose code runs."""
         return frozenset(self._invocations)
 
-    # -- code (T8, T10, T11) ------------------------------------------------------------------------------------------------
+    # -- code (T8, T10, T11) -------------------------------------------------------------------------------------------
 
     def _code_changed(self, kinds: frozenset[str]) -> None:
         if self._closing:
@@ -460,7 +460,7 @@ class Engine:
         except (SessionClosed, SessionFailed):
             return
 
-    # -- closing ----------------------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop all code, and write back what ran as pending, without counting it (T7).

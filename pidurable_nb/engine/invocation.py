@@ -91,7 +91,7 @@ class Invocation:
             self.ended = True
             self.engine.invocation_over(self)
 
-    # -- phases -------------------------------------------------------------------------------------------------------
+    # -- phases --------------------------------------------------------------------------------------------------------
 
     async def _phase(self) -> bool:
         """Run the phase that the task stands in. True when the next one follows in this invocation."""
@@ -191,7 +191,7 @@ class Invocation:
                 tx.put_task(advance(record, HandOver(), now_ms=tx.now_ms()))
         return True
 
-    # -- the abort handler ----------------------------------------------------------------------------------------------
+    # -- the abort handler ---------------------------------------------------------------------------------------------
 
     async def _abort(self) -> None:
         """O2: run the abort handler once; owned work has ended before."""
@@ -209,7 +209,7 @@ class Invocation:
             case Returned(state):
                 await self._step(state, before=None)
 
-    # -- faults ---------------------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------------
 
     async def _fault(self, error: BaseException) -> None:
         """T11: isolate the error. The task ends faulted, or is kept until its code changes."""

@@ -135,7 +135,7 @@ class Registry:
         self._listeners: list[Listener] = []
         self._tried: dict[TaskId, _Tried] = {}
 
-    # -- what is installed --------------------------------------------------------------------------------------------
+    # -- what is installed ---------------------------------------------------------------------------------------------
 
     def install(self, first: PhaseClass) -> TaskDefinition | NotReady:
         """Install the task that begins at `first`, or install it again when its class was defined anew (T10).
@@ -232,7 +232,7 @@ class Registry:
         for listener in tuple(self._listeners):
             listener(names)
 
-    # -- what is stored -----------------------------------------------------------------------------------------------
+    # -- what is stored ------------------------------------------------------------------------------------------------
 
     def fit(self, record: TaskRecord) -> Fit:
         """Whether the code can take a stored task (T8). User code runs only to upgrade, and once for the same rows.

@@ -87,7 +87,7 @@ def _finish_sentence(facts: Facts) -> str:
 
 
 def _orphan_laws(facts: Facts) -> tuple[str, ...]:
-    due = ("O7",) if facts.abandoned and facts.implied is None else ()
+    due = ("O7",) if facts.abandoned else ()
     return (*due, *_implied_law(facts), "T8", "O4")
 
 

@@ -99,7 +99,7 @@ class Runtime:
         self._keys: dict[str, str] = {}
         self._phase = record.phase or ""
 
-    # -- what the engine asks -----------------------------------------------------------------------------------------
+    # -- what the engine asks ------------------------------------------------------------------------------------------
 
     def begin(self, phase: str, *, shown: str | None = None) -> None:
         """The next phase of this invocation begins. `shown` is what points call it, where that is not its name."""
@@ -131,7 +131,7 @@ class Runtime:
             raise InvocationEnded(f"task {self.id} is to be aborted; only its abort handler may write now")
         return record
 
-    # -- what a phase asks --------------------------------------------------------------------------------------------
+    # -- what a phase asks ---------------------------------------------------------------------------------------------
 
     def commit(self, *, barrier: bool = False) -> TaskBlock:
         """A block whose writes land together, and with what the task becomes.

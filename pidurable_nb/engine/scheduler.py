@@ -63,7 +63,7 @@ class Scheduler:
         self._withdrawn: set[TaskId] = set()
         self.running = False
 
-    # -- being told -------------------------------------------------------------------------------------------------
+    # -- being told ----------------------------------------------------------------------------------------------------
 
     def touch(self, id: TaskId) -> None:
         """Something about this task changed: decide it again."""
@@ -105,7 +105,7 @@ class Scheduler:
         self.running = True
         self._wake.set()
 
-    # -- working ------------------------------------------------------------------------------------------------------
+    # -- working -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Work until the session ends."""
@@ -177,7 +177,7 @@ class Scheduler:
         elif verdict.name in STARTS and isinstance(verdict.facts.fit, Fits) and self._may_start(verdict):
             starts.append(verdict)
 
-    # -- settling (O6) --------------------------------------------------------------------------------------------------
+    # -- settling (O6) -------------------------------------------------------------------------------------------------
 
     async def _settle(self, plan: Plan) -> set[TaskId]:
         """One commit of what ends, or is marked, without any user code. Returns the tasks it dealt with."""
@@ -253,7 +253,7 @@ class Scheduler:
                 return
         tx.put_task(after)
 
-    # -- starting -------------------------------------------------------------------------------------------------------
+    # -- starting ------------------------------------------------------------------------------------------------------
 
     async def _start(self, starts: tuple[Verdict, ...]) -> None:
         """T2: store the tasks as running; their code starts when that is stored."""
@@ -319,7 +319,7 @@ class Scheduler:
         for id in ids[turn:] + ids[:turn]:
             self.touch(id)
 
-    # -- time (T12) -------------------------------------------------------------------------------------------------------
+    # -- time (T12) ----------------------------------------------------------------------------------------------------
 
     def _wake_at(self, at_ms: float, id: TaskId) -> None:
         heapq.heappush(self._due, (at_ms, id))

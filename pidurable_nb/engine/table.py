@@ -41,7 +41,7 @@ class TaskTable:
         self._runs: dict[ConversationId, LiveRun] = {}
         self._foreground = 0
 
-    # -- what a decision reads ------------------------------------------------------------------------------------
+    # -- what a decision reads -----------------------------------------------------------------------------------------
 
     def task(self, id: TaskId) -> TaskRecord | None:
         return self._tasks.get(id) or self._ended.get(id)
@@ -70,7 +70,7 @@ class TaskTable:
     def run(self, conversation: ConversationId) -> LiveRun | None:
         return self._runs.get(conversation)
 
-    # -- what the scheduler asks besides ---------------------------------------------------------------------------
+    # -- what the scheduler asks besides -------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._tasks)

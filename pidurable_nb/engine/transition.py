@@ -171,9 +171,7 @@ def _progressed(
     return replace(record, state=state, restarts=0, memos=without_fault(record.memos))
 
 
-def _ended(
-    record: stored.TaskRecord, outcome: stored.Outcome, *, drained: bool, now_ms: int
-) -> stored.TaskRecord:
+def _ended(record: stored.TaskRecord, outcome: stored.Outcome, *, drained: bool, now_ms: int) -> stored.TaskRecord:
     """T5, T6: the checkpoint, the memos and `restarts` go with the outcome."""
     state: stored.State = stored.Terminal(outcome=outcome) if drained else stored.Completing(outcome=outcome)
     ended = now_ms if drained else None
@@ -226,20 +224,20 @@ def kept_fault(record: stored.TaskRecord) -> KeptFault | None:
     memo = record.memos.get(FAULT_MEMO)
     if not isinstance(record.state, stored.Pending) or not isinstance(memo, Mapping):
         return None
-    match memo:
-        case {"error": {"message": str(message), **error}, "phase": str(phase), "digest": str(digest)}:
-            if digest != checkpoint_digest(record.state.checkpoint):
-                return None
-            opening, count = memo.get("opening"), memo.get("count")
-            return KeptFault(
-                message,
-                error.get("detail"),
-                phase,
-                opening if isinstance(opening, int) else 0,
-                count if isinstance(count, int) else 1,
-            )
-        case _:
-            return None
+    error, phase = memo.get("error"), memo.get("phase")
+    opening, count = memo.get("opening"), memo.get("count")
+    message = error.get("message") if isinstance(error, Mapping) else None
+    if not isinstance(error, Mapping) or not isinstance(message, str) or not isinstance(phase, str):
+        return None
+    if memo.get("digest") != checkpoint_digest(record.state.checkpoint):
+        return None
+    return KeptFault(
+        message,
+        error.get("detail"),
+        phase,
+        opening if isinstance(opening, int) else 0,
+        count if isinstance(count, int) else 1,
+    )
 
 
 def fault_memo(record: stored.TaskRecord, *, message: str, detail: Json, phase: str, opening: int) -> Json:

@@ -41,7 +41,7 @@ class Tx:
         self._inner = inner
         self._engine = engine
 
-    # -- tables -------------------------------------------------------------------------------------------------------
+    # -- tables --------------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -123,7 +123,7 @@ class Tx:
         """The task as the block sees it (C5, C8)."""
         return await self._inner.task(ref.id)
 
-    # -- documents ----------------------------------------------------------------------------------------------------
+    # -- documents -----------------------------------------------------------------------------------------------------
 
     async def edit(self, doc: type[D], *, of: ConversationId | None = None, key: str | None = None) -> D:
         """A draft of the document, made from its defaults where there is none; its difference lands with the block.

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 from pidurable_nb.agent.recovery import AssumedCode, Replay
+from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import Registry
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.explain import tool_name
+from pidurable_nb.lab.world import World
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.stranger import StoreFile
-
-_WORLD: Final = ("pidurable_nb.lab.world", "World")
 
 
 class CodeNotLoaded(PidurableError):
@@ -49,11 +49,11 @@ class Loaded:
     tools: tuple[DeclaredTool, ...] = ()
     extensions: tuple[object, ...] = ()
     models: tuple[object, ...] = ()
-    settings: object = None
-    world: object = None
+    settings: Settings | None = None
+    world: World | None = None
 
     def registry(self) -> Registry:
-        """A registry with its tasks installed. Raises: DuplicateTask."""
+        """A registry with its tasks installed. Raises: DuplicateTask, PhaseRefused."""
         registry = Registry()
         for first in self.tasks:
             registry.install(first)
@@ -91,8 +91,8 @@ def collect(module: ModuleType, *, name: str) -> Loaded:
         tools=tuple({id(value): value for value in public.values() if _is_tool(value)}.values()),
         extensions=_listed(public, "extensions"),
         models=_listed(public, "models"),
-        settings=public.get("settings"),
-        world=next((value for value in public.values() if _is_world(value)), None),
+        settings=_settings(public.get("settings"), name),
+        world=next((value for value in public.values() if isinstance(value, World)), None),
     )
 
 
@@ -106,8 +106,10 @@ def _is_tool(value: object) -> TypeGuard[DeclaredTool]:
     return isinstance(getattr(value, "name", None), str) and getattr(value, "replay", None) in ("safe", "unsafe")
 
 
-def _is_world(value: object) -> bool:
-    return any((base.__module__, base.__qualname__) == _WORLD for base in type(value).__mro__)
+def _settings(value: object, name: str) -> Settings | None:
+    if value is None or isinstance(value, Settings):
+        return value
+    raise CodeNotLoaded(f"settings of {name} is a {type(value).__name__}; make it a Settings, or give it another name")
 
 
 def _listed(public: Mapping[str, object], name: str) -> tuple[object, ...]:

@@ -61,7 +61,7 @@ def explain(
     code: Code | None = None,
     assumed: str = ASSUMED,
     now_ms: int | None = None,
-    policy: Policy = Policy(),
+    policy: Policy | None = None,
     all: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Explanation:
@@ -78,8 +78,9 @@ def explain(
             return explain(file, code=code, assumed=assumed, now_ms=now_ms, policy=policy, all=all)
     at_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     snapshot = snapshot_of(store, all=all)
-    tasks = decide_tasks(snapshot, code if code is not None else AssumedCode(), policy, at_ms)
-    submissions = decide_submissions(snapshot, tasks, policy)
+    chosen = policy if policy is not None else Policy()
+    tasks = decide_tasks(snapshot, code if code is not None else AssumedCode(), chosen, at_ms)
+    submissions = decide_submissions(snapshot, tasks, chosen)
     return Explanation(
         source=store.source,
         now_ms=at_ms,
@@ -173,7 +174,7 @@ def _conversation_of(record: DocumentRecord) -> ConversationId | None:
 
 
 def tool_name(file: StoreFile, record: TaskRecord) -> str | None:
-    """The name of the tool that a stored call is for: in its input when nested, else in the answer that asked for it."""
+    """The name of the tool of a stored call: in its input when nested, else in the answer that asked for it."""
     given = record.input
     if record.kind != "pi.tool" or not isinstance(given, Mapping):
         return None

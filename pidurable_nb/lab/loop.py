@@ -76,7 +76,7 @@ class DeterministicLoop(asyncio.BaseEventLoop):
         self._births = 0
         self._thread: int | None = None
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         """Virtual seconds since this loop was made."""
@@ -95,7 +95,7 @@ class DeterministicLoop(asyncio.BaseEventLoop):
         self._now = max(self._now, when)
         return True
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------------------
 
     def run_until_idle(self) -> None:
         """Run until nothing is ready, and return; time does not pass. Raises what `halt` was given."""
@@ -142,7 +142,7 @@ class DeterministicLoop(asyncio.BaseEventLoop):
         """The tasks that have not ended, oldest first, each with the place where it waits."""
         return tuple(_place(task) for task in list(self._born.values()) if not task.done())
 
-    # -- what asyncio calls -------------------------------------------------------------------------------------------
+    # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def create_task(
         self,

@@ -109,7 +109,7 @@ class Stepper:
     ) -> None:
         self.close()
 
-    # -- where it stands ----------------------------------------------------------------------------------------------
+    # -- where it stands -----------------------------------------------------------------------------------------------
 
     @property
     def at(self) -> int:
@@ -134,7 +134,7 @@ class Stepper:
         """How often this recovery asked the outside for what."""
         return Counter(step.effect for step in self.steps if step.asked and step.effect is not None)
 
-    # -- moving -------------------------------------------------------------------------------------------------------
+    # -- moving --------------------------------------------------------------------------------------------------------
 
     def next(self, choice: Choice = "auto") -> Step | None:
         """Take one step; None when nothing is left to do. `choice` counts where the step is an effect."""
@@ -189,7 +189,7 @@ class Stepper:
                 self.steps.append(kept[at] if kept[at].effect is not None else again)
                 self._changes.append(self._changed(again))
 
-    # -- what came of it ------------------------------------------------------------------------------------------------
+    # -- what came of it -----------------------------------------------------------------------------------------------
 
     def disagreements(self) -> tuple[Disagreement, ...]:
         """The tasks of which something else was done than predicted; empty, or this package is wrong."""
@@ -240,7 +240,7 @@ class Stepper:
         fold(folded)
         out.write_bytes(folded.read_bytes())
 
-    # -- inside -----------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     def _code(self) -> Code:
         registry = Registry()

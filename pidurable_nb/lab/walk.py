@@ -33,7 +33,7 @@ Choice = Literal["auto", "run", "record", "happened", "not"]
 
 `auto` answers from the record where an earlier pass over this step left one, and runs it otherwise.
 """
-StepKind = Literal["open", "reconcile", "reserve", "effect", "commit", "outcome", "place"]
+StepKind = Literal["reconcile", "reserve", "effect", "commit", "outcome", "place"]
 
 _GATED = frozenset({"open", "reconcile", "reserve", "memo", "commit"})
 
@@ -241,7 +241,7 @@ class Walk:
 
     def _step(self, mark: Mark) -> Step:
         keeper = self.gatekeeper
-        task = mark.subject.id if isinstance(mark.subject, TaskSubject) else None
+        task = mark.subject.id if isinstance(mark.subject, TaskSubject) else _only_task(keeper.rows)
         kind, text, laws = self._told(mark, task)
         return Step(
             n=len(self.steps) + 1,
@@ -259,7 +259,7 @@ class Walk:
     def _told(self, mark: Mark, task: TaskId | None) -> tuple[StepKind, str, tuple[str, ...]]:
         match mark.what:
             case "open":
-                return "open", "What ran when it died is pending again, and counted.", mark.laws
+                return "reconcile", "What ran when it died is pending again, and counted.", mark.laws
             case "reserve":
                 return "reserve", mark.text, mark.laws
             case "reconcile":
@@ -302,6 +302,12 @@ class Walk:
         """Drop everything where it stands. The storage lets go of its files."""
         self._loop.abandon()
         inline(self._storage.close())
+
+
+def _only_task(rows: Sequence[str]) -> TaskId | None:
+    """The task that a step is about when it is about one only."""
+    tasks = {row for row in rows if row.startswith("tasks/")}
+    return TaskId(int(tasks.pop().removeprefix("tasks/"))) if len(tasks) == 1 else None
 
 
 def _effect_text(mark: Mark, keeper: Gatekeeper) -> str:

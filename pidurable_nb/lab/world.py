@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NoReturn, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pidurable_nb.engine.facts import fact_of
 from pidurable_nb.errors import PidurableError
@@ -121,7 +121,7 @@ def current_ledger() -> Path:
     return world.ledger
 
 
-def crash_this_process() -> NoReturn:
+def crash_this_process() -> None:
     """Die here, as code does that exhausts the memory or trips over a bug below Python.
 
     In a child of the fork server that is a real SIGKILL; elsewhere this life ends, and the kernel lives.

@@ -101,9 +101,11 @@ class Commands:
         if not command.expression:
             return parser.parse_args(_words(rest, command.name))
         before, expression = split_expression(rest)
+        if not expression and not rest.startswith("-"):
+            parser.error(f"{rest!r} is no Python expression" if rest else "an expression is missing")
         options = parser.parse_args(_words(before, command.name))
         if not expression:
-            parser.error("an expression is missing")
+            parser.error("a Python expression is missing at the end of the line")
         options.expression = expression
         return options
 

@@ -26,7 +26,6 @@ _LINE: Final = re.compile(r"\s*(?:[\w.]+\s*=\s*)?%{1,2}pi\s+(?P<rest>.*)$")
 def matcher_of(commands: Commands, desk: Desk) -> Matcher:
     """The matcher that IPython asks. It never raises: what cannot be completed has no completions."""
 
-    @context_matcher(identifier=IDENTIFIER)
     def match(context: CompletionContext) -> SimpleMatcherResult:
         typed = _LINE.match(context.line_with_cursor[: context.cursor_position])
         if typed is None:
@@ -40,7 +39,8 @@ def matcher_of(commands: Commands, desk: Desk) -> Matcher:
         completions = [SimpleCompletion(word, type="magic") for word in dict.fromkeys(found)]
         return SimpleMatcherResult(completions=completions, suppress=bool(completions), matched_fragment=fragment)
 
-    return match
+    matcher: Matcher = context_matcher(identifier=IDENTIFIER)(match)
+    return matcher
 
 
 def _candidates(commands: Commands, desk: Desk, words: Sequence[str], fragment: str) -> list[str]:

@@ -6,13 +6,13 @@ Every subcommand works on it. Never parses a line and never renders.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from IPython.core.error import UsageError
 
@@ -20,7 +20,7 @@ from pidurable_nb.agent.harness import Durability, Harness
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import NotReady, Registry
-from pidurable_nb.errors import PidurableError, StoreRefused
+from pidurable_nb.errors import PidurableError
 from pidurable_nb.notebook.host import Host
 from pidurable_nb.notebook.opened import Opened
 from pidurable_nb.store.copying import copy_store
@@ -36,28 +36,35 @@ SIDE_FILES: Final = ("", "-wal", "-shm", ".lock")
 NOTHING_OPEN: Final = "no store is open here: %pi open STORE, or name one (a kernel that was restarted has none open)"
 
 
-class Preferences(Protocol):
-    """What `%config Pi` holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preferences:
+    """What `%config Pi` holds, as it is now."""
 
-    max_rows: int
-    handle: str
-    durability: Durability
+    max_rows: int = 200
+    handle: str = "pi"
+    durability: Durability = "barrier"
 
 
 class Desk:
     """What one kernel works on. There is one per loaded extension."""
 
-    def __init__(self, shell: InteractiveShell, preferences: Preferences) -> None:
+    def __init__(self, shell: InteractiveShell, preferences: Callable[[], Preferences]) -> None:
         self.shell = shell
-        self.preferences = preferences
+        self._preferences = preferences
         self.host = Host()
         self.opened: Opened | None = None
         self.current: Path | None = None
         """The store that a command means when it names none."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._bound: str | None = None
+        self.bound: str | None = None
+        """The name that the open store is bound to."""
 
-    # -- the open store ------------------------------------------------------------------------------------------------
+    @property
+    def preferences(self) -> Preferences:
+        """What the user chose, read anew for every command."""
+        return self._preferences()
+
+    # -- the open store ----------------------------------------------------------------------------------------------
 
     @property
     def harness(self) -> Harness | None:
@@ -88,7 +95,7 @@ class Desk:
             return await Harness.open(path, tasks=tasks, durability=chosen, run=run, on_report=self._report)
 
         harness = self.host.call(opening())
-        self.opened = Opened(self.host, harness, path, copied_from=copied_from)
+        self.opened = Opened(self.host, harness, path, durability=chosen, copied_from=copied_from)
         self.current = path
         self._bind(name or self.preferences.handle, self.opened)
         return self.opened
@@ -104,10 +111,10 @@ class Desk:
 
     def _bind(self, name: str, opened: Opened) -> None:
         self.shell.user_ns[name] = opened
-        self._bound = name
+        self.bound = name
 
     def _unbind(self) -> None:
-        name, self._bound = self._bound, None
+        name, self.bound = self.bound, None
         if name is not None and isinstance(self.shell.user_ns.get(name), Opened):
             del self.shell.user_ns[name]
 
@@ -116,7 +123,7 @@ class Desk:
         lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-2)
         print("".join(lines).rstrip(), file=sys.stderr, flush=True)
 
-    # -- stores --------------------------------------------------------------------------------------------------------
+    # -- stores ------------------------------------------------------------------------------------------------------
 
     def path(self, given: str | Path | None) -> Path:
         """The store that a command means. Raises UsageError when it names none and there is none."""
@@ -127,7 +134,7 @@ class Desk:
         return self.current
 
     @contextlib.contextmanager
-    def looking(self, given: str | Path | None) -> Iterator[StoreFile]:
+    def looking(self, given: str | Path | None) -> Generator[StoreFile]:
         """A private copy of the store that a command means. Not a byte of the store changes. Raises StoreRefused."""
         with StoreFile.open(self.path(given)) as file:
             yield file
@@ -157,7 +164,7 @@ class Desk:
         for side in SIDE_FILES:
             path.with_name(path.name + side).unlink(missing_ok=True)
 
-    # -- code ------------------------------------------------------------------------------------------------------------
+    # -- code --------------------------------------------------------------------------------------------------------
 
     def tasks(self) -> Mapping[str, PhaseClass]:
         """The tasks that this notebook defined or imported, by name; its own definitions win."""
@@ -204,7 +211,7 @@ class Desk:
         installed = harness.registry.installed if harness is not None else {}
         return {name: found.why for name, found in installed.items() if isinstance(found, NotReady)}
 
-    # -- the end -----------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def shut(self) -> None:
         """Close what is open, end the host and remove private copies. Idempotent."""
@@ -219,11 +226,6 @@ class Desk:
             self._folder = None
 
 
-def usage_of(error: StoreRefused | PidurableError) -> UsageError:
+def usage_of(error: PidurableError) -> UsageError:
     """The one line that a cell shows for an error of this package."""
     return UsageError(f"{type(error).__name__}: {' '.join(str(error).split())}")
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder of ours, if it is there."""
-    shutil.rmtree(folder, ignore_errors=True)

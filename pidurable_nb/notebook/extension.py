@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traitlets import TraitError
-from traitlets.config import Config
 
 from pidurable_nb.notebook import svg
 from pidurable_nb.notebook.command import Commands
@@ -44,8 +43,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     Pi.pi.__doc__ = commands.help()
     shell.register_magics(magics)
     matcher = matcher_of(commands, magics.desk)
-    if shell.Completer is not None:
-        shell.Completer.custom_matchers.append(matcher)
+    shell.Completer.custom_matchers.append(matcher)
 
     def after_cell(result: object) -> None:
         magics.desk.after_cell()
@@ -61,13 +59,12 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     if loaded is None:
         return
     shell.events.unregister("post_run_cell", loaded.after_cell)
-    if shell.Completer is not None and loaded.matcher in shell.Completer.custom_matchers:
+    if loaded.matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(loaded.matcher)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("pi", None)
     shell.magics_manager.registry.pop(Pi.__name__, None)
-    if loaded.magics in shell.configurables:
-        shell.configurables.remove(loaded.magics)
+    _forget(shell)
     loaded.magics.desk.shut()
 
 
@@ -77,6 +74,15 @@ def _magics(shell: InteractiveShell, commands: Commands) -> Pi:
         return Pi(shell, commands)
     except TraitError as error:
         print(f"%pi: {error}; the settings of Pi are back at their defaults", file=sys.stderr)
-        shell.configurables[:] = [one for one in shell.configurables if type(one) is not Pi]
-        shell.config.pop("Pi", None) if isinstance(shell.config, Config) else None
+        _forget(shell)
+        shell.config.pop("Pi", None)
         return Pi(shell, commands)
+
+
+def _forget(shell: InteractiveShell) -> None:
+    """`%config` does not offer our settings any more."""
+    shell.configurables = [one for one in shell.configurables if not _ours(one)]
+
+
+def _ours(configurable: object) -> bool:
+    return isinstance(configurable, Pi)

@@ -68,7 +68,7 @@ class Figure(View):
         return {"image/svg+xml": picture, "text/plain": self.text()}
 
 
-# --- The state machine ---------------------------------------------------------------------------------------------
+# --- The state machine ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _end(graph: graphviz.Digraph, node: str, word: str, status: str | None) -> N
         )  # fmt: skip
 
 
-# --- Who owns what ---------------------------------------------------------------------------------------------
+# --- Who owns what --------------------------------------------------------------------------------------------------
 
 
 def ownership(
@@ -221,7 +221,7 @@ def _tree_lines(tasks: Sequence[TaskRecord], lit: TaskId | None) -> Iterable[str
         waiting += [(child, depth + 1) for child in reversed(below.get(task.id, []))]
 
 
-# --- Forks ---------------------------------------------------------------------------------------------
+# --- Forks ----------------------------------------------------------------------------------------------------------
 
 
 def fork_graph(conversations: Sequence[ConversationRecord], visible: Mapping[ConversationId, int]) -> Figure:

@@ -47,7 +47,7 @@ class Host:
         """Whether the caller is on the thread."""
         return threading.current_thread() is self._thread
 
-    def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
+    def submit(self, work: Coroutine[None, None, T]) -> Future[T]:
         """Start `work` on the thread and return at once. Raises HostEnded."""
         try:
             loop = self._started()
@@ -56,7 +56,7 @@ class Host:
             raise
         return asyncio.run_coroutine_threadsafe(work, loop)
 
-    def call(self, work: Coroutine[object, object, T], *, timeout_s: float | None = None) -> T:
+    def call(self, work: Coroutine[None, None, T], *, timeout_s: float | None = None) -> T:
         """What `work` returns, waiting for it. An interrupt cancels it, lets it settle and is raised again.
 
         Raises: HostEnded; RuntimeError on the thread itself, which would wait for itself; TimeoutError.
@@ -73,7 +73,7 @@ class Host:
                 self._settle()
             raise
 
-    async def carry(self, work: Coroutine[object, object, T]) -> T:
+    async def carry(self, work: Coroutine[None, None, T]) -> T:
         """What `work` returns, awaited from any loop. Cancelling the waiter cancels the work."""
         if self.here:
             return await work

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -106,7 +106,7 @@ def has_display() -> bool:
 
 
 @contextlib.contextmanager
-def lab(folder: Path) -> Iterator[Lab]:
+def lab(folder: Path) -> Generator[Lab]:
     """A JupyterLab on a copy of the tour in `folder`, until the block ends.
 
     Raises: NotebookExtraMissing, TourMissing, LabFailed with the last words of the server.
@@ -123,7 +123,7 @@ def lab(folder: Path) -> Iterator[Lab]:
                 _stop(running.process)
 
 
-# --- The process --------------------------------------------------------------------------------------------------
+# --- The process ----------------------------------------------------------------------------------------------------
 
 
 def _write_overrides(own: Path) -> None:

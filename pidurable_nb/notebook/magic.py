@@ -1,15 +1,17 @@
-"""Owns the magic `%pi` and what `%config Pi` holds: a line in, one command run, errors as one line. Knows no command."""
+"""Owns the magic `%pi` and what `%config Pi` holds: a line in, a command run, errors as one line. Knows no command."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from traitlets import Enum, Integer, TraitError, Unicode, validate
 
+from pidurable_nb.agent.harness import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.notebook.command import Commands, HelpShown
-from pidurable_nb.notebook.desk import Desk, usage_of
+from pidurable_nb.notebook.desk import Desk, Preferences, usage_of
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -28,7 +30,11 @@ class Pi(Magics):
     def __init__(self, shell: InteractiveShell, commands: Commands) -> None:
         super().__init__(shell)
         self.commands = commands
-        self.desk = Desk(shell, self)
+        self.desk = Desk(shell, self._preferences)
+
+    def _preferences(self) -> Preferences:
+        chosen: Mapping[str, Durability] = {"kill": "kill", "barrier": "barrier", "power": "power"}
+        return Preferences(max_rows=self.max_rows, handle=self.handle, durability=chosen[self.durability])
 
     @validate("max_rows")
     def _some_rows(self, proposal: dict[str, int]) -> int:

@@ -80,7 +80,7 @@ def framed(body: str, label: str) -> str:
     return f'{_STYLE}<section class="pinb" aria-label="{attribute(label)}">{body}</section>'
 
 
-# --- Foreign text ---------------------------------------------------------------------------------------------
+# --- Foreign text ---------------------------------------------------------------------------------------------------
 
 
 def esc(text: object) -> str:
@@ -115,7 +115,7 @@ def code(text: object) -> str:
     return f"<code>{bdi(text)}</code>"
 
 
-# --- Parts ---------------------------------------------------------------------------------------------
+# --- Parts ----------------------------------------------------------------------------------------------------------
 
 
 def toned(tone: Tone, text: object, *, sign: bool = True) -> str:

@@ -21,10 +21,13 @@ class Opened:
     works only on its own loop, where `call` runs a function.
     """
 
-    def __init__(self, host: Host, harness: Harness, path: Path, *, copied_from: Path | None = None) -> None:
+    def __init__(
+        self, host: Host, harness: Harness, path: Path, *, durability: str, copied_from: Path | None = None
+    ) -> None:
         self._host = host
         self.harness = harness
         self.path = path
+        self.durability = durability
         self.copied_from = copied_from
 
     @property

@@ -97,7 +97,7 @@ def frame(view: View, columns: Sequence[str], records: Sequence[Mapping[str, obj
     return made
 
 
-# --- Tasks ---------------------------------------------------------------------------------------------
+# --- Tasks ----------------------------------------------------------------------------------------------------------
 
 TASK_COLUMNS = (
     "id", "conversation", "kind", "version", "owner", "status", "phase", "on", "until", "outcome", "memos", "restarts",
@@ -158,7 +158,7 @@ def _outcome(word: str) -> str:
     return toned("com", word) if word == "completed" else toned("int", word)
 
 
-# --- Memos ---------------------------------------------------------------------------------------------
+# --- Memos ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def memos_table(memos: Sequence[Memo], *, limit: int = MAX_ROWS) -> Table:
     return frame(view, ("task", "kind", "memo", "value"), rows)
 
 
-# --- Transcript ---------------------------------------------------------------------------------------------
+# --- Transcript -----------------------------------------------------------------------------------------------------
 
 
 def transcript_table(conversation: ConversationId, entries: Sequence[EntryRecord], *, limit: int = MAX_ROWS) -> Table:
@@ -240,15 +240,15 @@ def _block(block: Json) -> str:
     match block:
         case {"type": "text", "text": str(text)}:
             return text
-        case {"type": "toolCall", "name": str(name)}:
-            return f"calls {name}({short(block.get('arguments'), 120)})"
+        case {"type": "toolCall", "name": str(name), "arguments": arguments}:
+            return f"calls {name}({short(arguments, 120)})"
         case {"type": str(kind)}:
             return f"[{kind}]"
         case _:
             return ""
 
 
-# --- Forks ---------------------------------------------------------------------------------------------
+# --- Forks ----------------------------------------------------------------------------------------------------------
 
 
 def forks_facts(record: ConversationRecord, visible: int) -> Mapping[str, object]:

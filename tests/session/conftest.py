@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -253,9 +253,9 @@ class Kit:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kit]:
+def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
     """The kit over each kind of storage."""
-    yield Kit(FaultyMemory if request.param == "memory" else lambda: FaultySqlite(tmp_path / "session.sqlite"))
+    return Kit(FaultyMemory if request.param == "memory" else lambda: FaultySqlite(tmp_path / "session.sqlite"))
 
 
 @pytest.fixture

@@ -508,6 +508,7 @@ def test_a_typed_draft_is_stored_as_what_changed_and_revoked(kit: Kit) -> None:
 def test_a_typed_draft_is_revoked_by_a_rollback_and_by_a_retirement(memory_kit: Kit) -> None:
     async def main() -> None:
         session = await memory_kit.open()
+        todo = Todo()
         with pytest.raises(ZeroDivisionError):
             async with session.block(memory_kit.subject) as tx:
                 todo = await tx.edit_as(Todo, TODO_AT)
@@ -528,6 +529,7 @@ def test_a_typed_draft_is_revoked_by_a_rollback_and_by_a_retirement(memory_kit: 
 def test_c7_a_typed_draft_that_is_not_json_is_refused_with_its_path(memory_kit: Kit) -> None:
     async def main() -> None:
         session = await memory_kit.open()
+        todo = Todo()
         with pytest.raises(NotJson, match="title"):
             async with session.block(memory_kit.subject) as tx:
                 todo = await tx.edit_as(Todo, TODO_AT)
@@ -561,38 +563,46 @@ def test_a_stored_value_of_an_older_class_is_migrated_or_refused(memory_kit: Kit
 
 
 def test_illegal_documents_are_refused_where_they_are_defined() -> None:
+    made: list[type[Document]] = []
     with pytest.raises(DocumentRefused, match="rewindable"):
 
         class NoHistory(Document, kind="test.a", fork="as_of"):
             pass
 
+        made.append(NoHistory)
     with pytest.raises(DocumentRefused, match="text"):
 
         class NoDefault(Document, kind="test.b"):
             text: str
 
+        made.append(NoDefault)
     with pytest.raises(DocumentRefused, match="session"):
 
         class TooMuchHistory(Document, kind="test.c", scope="session", history="rewindable"):
             pass
 
+        made.append(TooMuchHistory)
     with pytest.raises(DocumentRefused, match="default_factory"):
 
         class SharedDefault(Document, kind="test.d"):
             items: list[int] = []  # noqa: RUF012 - the mistake under test
 
+        made.append(SharedDefault)
     with pytest.raises(DocumentRefused, match="what"):
 
         class NotStorable(Document, kind="test.e"):
             what: object = None
 
+        made.append(NotStorable)
     with pytest.raises(DocumentRefused, match="kind"):
 
         class Nameless(Document):
             pass
 
+        made.append(Nameless)
     with pytest.raises(DocumentRefused, match="version"):
         Definition(kind="test.f", scope="session", version=0)
+    assert made == []
 
 
 class Early(Document, kind="test.early", scope="session"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,10 +143,8 @@ def test_c3_a_swallowed_suspension_is_still_refused(memory_kit: Kit) -> None:
         with pytest.raises(SuspendedBlock):
             async with session.block(memory_kit.subject) as tx:
                 tx.put_task(memory_kit.task(50))
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
-                except asyncio.CancelledError:
-                    pass
         assert await session.task(TaskId(50)) is None
         await session.close()
 

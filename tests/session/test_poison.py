@@ -181,7 +181,7 @@ def test_a_crash_at_a_publication_stores_and_tells_nothing_more(memory_kit: Kit,
         results = await asyncio.gather(*(write(n) for n in range(50, 60)), return_exceptions=True)
         told = [result for result in results if isinstance(result, int)]
         assert told == ([50] if edge == "before" else [50, 51])
-        assert [list(changes.tasks)[0] for changes in heard] == told
+        assert [next(iter(changes.tasks)) for changes in heard] == told
         assert all(isinstance(e, SessionFailed) and e.stored == "unknown" for e in results if e not in told)
         assert len(storage.control.commits) == 2
         assert session.failed is not None

@@ -233,7 +233,7 @@ def test_c8_a_later_block_reads_staged_transcripts_through_staged_forks(kit: Kit
         async def look() -> list[object]:
             async with session.block(kit.subject) as tx:
                 child = made[0]
-                seen = [entry.data for entry in (await tx.scan_entries(child, limit=9)).items]
+                seen: list[object] = [entry.data for entry in (await tx.scan_entries(child, limit=9)).items]
                 pages: list[object] = []
                 after: int | None = None
                 while True:

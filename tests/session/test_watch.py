@@ -35,20 +35,14 @@ def test_v4_a_watch_begins_at_the_current_value_and_gives_every_later_one(kit: K
         await kit.write_notes(session, n=0)
         watch = await watched(kit, session)
         assert watch.value == {"n": 0}
-        frames: list[Frame] = []
-
-        async def follow() -> None:
-            async for frame in watch:
-                frames.append(frame)
-
-        follower = asyncio.create_task(follow())
+        follower = asyncio.create_task(rest(watch))
         for n in range(1, 6):
             await kit.write_notes(session, n=n)
             await kit.turns()
             assert watch.value == {"n": n}
         watch.stop()
         watch.stop()
-        await follower
+        frames = await follower
         assert [frame.value for frame in frames] == [{"n": n} for n in range(1, 6)]
         assert [frame.seq for frame in frames] == sorted({frame.seq for frame in frames})
         value: Json = {"n": 0}
