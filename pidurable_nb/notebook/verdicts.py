@@ -84,10 +84,13 @@ def of_submission(verdict: SubmissionVerdict) -> Said:
 class WhyView(View):
     """What will happen to what is live in a store, and why. Behaves as a sequence of `Said`."""
 
-    def __init__(self, said: Sequence[Said], *, source: str, assumed: str) -> None:
+    def __init__(
+        self, said: Sequence[Said], *, source: str, assumed: str, how: str = "read from a copy, nothing was opened"
+    ) -> None:
         self.said = tuple(said)
         self._source = source
         self._assumed = assumed
+        self._how = how
 
     @property
     def label(self) -> str:
@@ -98,6 +101,11 @@ class WhyView(View):
 
     def __getitem__(self, n: int) -> Said:
         return self.said[n]
+
+    def about(self, id: int) -> WhyView:
+        """Only what is said about the task or submission with that number."""
+        chosen = [said for said in self.said if said.id == id]
+        return WhyView(chosen, source=self._source, assumed=self._assumed, how=self._how)
 
     @property
     def headline(self) -> str:
@@ -110,7 +118,7 @@ class WhyView(View):
         return f"{len(self.said)} live: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()) + "."
 
     def html(self) -> str:
-        where = f"<b>{bdi(cut(self._source))}</b>: read from a copy, nothing was opened. Code: {bdi(self._assumed)}."
+        where = f"<b>{bdi(cut(self._source))}</b>: {esc(self._how)}. Code: {bdi(self._assumed)}."
         head = f"<p>{quiet(where)}</p><h2>{esc(self.headline)}</h2>"
         if not self.said:
             return head
@@ -134,7 +142,7 @@ class WhyView(View):
         return head + body + left + f"<p>{quiet(esc(LIMITS))}</p>"
 
     def text(self) -> str:
-        lines = [f"{visible(self._source)}   read from a copy; code: {visible(self._assumed)}", ""]
+        lines = [f"{visible(self._source)}   {self._how}; code: {visible(self._assumed)}", ""]
         if not self.said:
             return "\n".join([*lines, self.headline])
         for said in self.said[:MAX_VERDICTS]:

@@ -78,9 +78,10 @@ class Line(sqlite3.Connection):
         Raises: StorageError with its class (F4), the transaction rolled back; an error of ours that `do` raises passes.
         """
         phase: Phase = "begin"
+        cursor = self.cursor()
         try:
             self.synchronous("FULL" if synced else "NORMAL")
-            cursor = self.execute("BEGIN IMMEDIATE")
+            cursor.execute("BEGIN IMMEDIATE")
             phase = "write"
             result = do(cursor)
             phase = "commit"
@@ -95,11 +96,14 @@ class Line(sqlite3.Connection):
         except BaseException:
             self._rolled_back()
             raise
+        finally:
+            cursor.close()  # a traceback that keeps it would keep the file open after `close`
 
     def read(self, do: Callable[[sqlite3.Cursor], T]) -> T:
         """Run `do` with one view of the store. Raises: StorageError; what else `do` raises passes."""
+        cursor = self.cursor()
         try:
-            cursor = self.execute("BEGIN")
+            cursor.execute("BEGIN")
             result = do(cursor)
             cursor.execute("COMMIT")
             return result
@@ -108,13 +112,18 @@ class Line(sqlite3.Connection):
         except BaseException:
             self._rolled_back()
             raise
+        finally:
+            cursor.close()
 
     def look(self, do: Callable[[sqlite3.Cursor], T]) -> T:
         """Run `do`, which is one statement and so has one view by itself. Raises: as `read`."""
+        cursor = self.cursor()
         try:
-            return do(self.cursor())
+            return do(cursor)
         except (sqlite3.Error, MemoryError) as error:
             raise self._failed(error, "read") from error
+        finally:
+            cursor.close()
 
     def _failed(self, error: Exception, phase: Phase) -> StorageError:
         open_still = self.in_transaction

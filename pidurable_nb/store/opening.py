@@ -108,7 +108,10 @@ def examine(path: Path, lock: StoreLock, *, busy_timeout_s: float) -> None:
                 # Frames of another store are as well-formed as our own; SQLite would fold them in without a word.
                 with _reading(path, "&immutable=1", busy_timeout_s) as db:
                     frozen_origin = _origin(db)
-            with _reading(path, "" if _size(path, "-wal") else "&immutable=1", busy_timeout_s) as db:
+            logged = bool(_size(path, "-wal"))
+            with _reading(path, "" if logged else "&immutable=1", busy_timeout_s) as db:
+                if not logged:
+                    _check_length(db, path)
                 check(db, path)
                 origin = _origin(db)
         if frozen_origin not in (None, origin):
@@ -131,6 +134,13 @@ def _reading(path: Path, options: str, timeout_s: float) -> Generator[sqlite3.Co
         yield db
     finally:
         db.close()
+
+
+def _check_length(db: sqlite3.Connection, path: Path) -> None:
+    """SQLite reads what is missing of a last page as zeros. (Under a log the file may be shorter for a while.)"""
+    pages, size = (int(db.execute(f"PRAGMA {pragma}").fetchone()[0]) for pragma in ("page_count", "page_size"))
+    if (_size(path, "") or 0) < pages * size:
+        raise DamagedStore(f"{named(path)} is cut off: it has {pages} pages of {size} bytes; restore a copy", path=path)
 
 
 def _origin(db: sqlite3.Connection) -> str | None:

@@ -331,7 +331,7 @@ def make_newer_in_the_log(path: Path) -> None:
             sys.executable,
             "-c",
             "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None); "
-            + "db.execute('PRAGMA journal_mode=WAL'); db.execute('UPDATE durable_schema SET version = 3'); os._exit(0)",
+            "db.execute('PRAGMA journal_mode=WAL'); db.execute('UPDATE durable_schema SET version = 3'); os._exit(0)",
             str(path),
         ],
         check=True,

@@ -1,0 +1,282 @@
+"""Owns running one life of a scenario: from opening the store to closing it, or to its death.
+
+A life runs here, on the deterministic loop, and dies by freezing; or in a child of the fork server, and dies by
+SIGKILL. Both open the same store with the same code, so that their points have the same names. Never judges the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pidurable_nb.agent.harness import Durability, Harness
+from pidurable_nb.agent.live import Ids, RandomIds, uuid7
+from pidurable_nb.clock import Clock, LoopClock, SystemClock
+from pidurable_nb.engine.phase import TaskRef
+from pidurable_nb.errors import StorageError
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab.crash import CrashKind, CrashPlan, Passed
+from pidurable_nb.lab.loop import DeterministicLoop
+from pidurable_nb.lab.points import Namer, Point
+from pidurable_nb.lab.scenario import Scenario, find
+from pidurable_nb.lab.vfs import FileOp, RecordingVfs, seed_prng
+from pidurable_nb.lab.world import SimulatedCrash, World
+from pidurable_nb.store.ownership import lock_path
+from pidurable_nb.store.sqlite import SqliteStorage
+from pidurable_nb.store.storage import Storage
+from pidurable_nb.store.stranger import StoreFile
+
+__all__ = ["Lived", "Plan", "SeededIds", "carry", "child", "life", "run_here", "start_ms"]
+
+_EPOCH_MS: Final = 1_750_000_000_000
+_STEPS: Final = 200_000
+"""A life that takes more steps of its loop than this has run away."""
+
+
+class SeededIds:
+    """Identities that repeat with their seed."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+
+    def uuid(self, now_ms: int) -> str:
+        """The next identity."""
+        return uuid7(now_ms, self._random.getrandbits(74))
+
+    def name(self) -> str:
+        """The next random name of a store."""
+        return f"{self._random.getrandbits(128):032x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one life goes. `number` counts lives from 1; `at` is where it dies, None where it may end by itself.
+
+    `seed` decides the order of what is ready, None is first in, first out; names and, with `same_bytes`, SQLite's salts
+    repeat in either case. `same_bytes` changes a global of SQLite: for comparisons. `record_files` keeps every file
+    operation. `virtual` is for lives in a child: here every life is.
+    """
+
+    number: int = 1
+    at: Point | None = None
+    kind: CrashKind = "freeze"
+    seed: int | None = None
+    durability: Durability = "barrier"
+    same_bytes: bool = False
+    record_files: bool = False
+    virtual: bool = True
+    journal: Path | None = None
+
+    def to_json(self) -> JsonObject:
+        """What `from_json` makes a plan of, in another process."""
+        return {
+            "number": self.number,
+            "at": None if self.at is None else str(self.at),
+            "kind": self.kind,
+            "seed": self.seed,
+            "durability": self.durability,
+            "same_bytes": self.same_bytes,
+            "virtual": self.virtual,
+            "journal": None if self.journal is None else str(self.journal),
+        }
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> Plan:
+        """The plan that another process wrote. Raises: ValueError for anything else."""
+        match value:
+            case {
+                "number": int(number),
+                "at": str() | None as at,
+                "kind": "freeze" | "kill" as kind,
+                "seed": int() | None as seed,
+                "durability": "kill" | "barrier" | "power" as durability,
+                "same_bytes": bool(same_bytes),
+                "virtual": bool(virtual),
+                "journal": str() | None as journal,
+            }:
+                return cls(
+                    number=number,
+                    at=None if at is None else Point.parse(at),
+                    kind=kind,
+                    seed=seed,
+                    durability=durability,
+                    same_bytes=same_bytes,
+                    virtual=virtual,
+                    journal=None if journal is None else Path(journal),
+                )
+            case _:
+                raise ValueError(f"{value!r} is no plan of a life")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lived:
+    """What is known of a life after it: the points it passed, where it died, what its storage failed with.
+
+    `error` is what ended it when it was neither the plan nor its own end. `ops` are the file operations, if recorded.
+    `image` is a copy of the store as it was when the life died; None when it ended by itself.
+    """
+
+    number: int
+    passed: tuple[Passed, ...]
+    crashed: Point | None = None
+    error: Exception | None = None
+    ops: tuple[FileOp, ...] = ()
+    image: Path | None = None
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The names of what it passed, in order."""
+        return tuple(passed.point for passed in self.passed)
+
+
+def start_ms(number: int) -> int:
+    """When the virtual time of a life begins: a second after that of the one before."""
+    return _EPOCH_MS + 1000 * (number - 1)
+
+
+async def life(scenario: Scenario, storage: Storage, recorder: CrashPlan, *, clock: Clock, ids: Ids) -> None:
+    """Open the store, begin the scenario where nothing was begun, attend it, and close.
+
+    A client that got no answer asks again: what was begun is found by the tasks that the store holds.
+    """
+    settings = scenario.settings.replace(clock=clock, ids=ids, probe=recorder)
+    async with Harness.open(storage, tasks=scenario.tasks(), settings=settings) as harness:
+        harness.engine.session.subscribe(recorder.namer.follow)
+        if not await _roots(harness):
+            await scenario.begin(harness)
+        await scenario.attend(harness, await _roots(harness))
+
+
+async def _roots(harness: Harness) -> tuple[TaskRef[object], ...]:
+    return tuple(TaskRef[object](record.id) for record in await harness.tasks() if record.owner is None)
+
+
+# In this process.
+
+
+def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image: Path | None = None) -> Lived:
+    """Live one life in this process, in this thread, and return when it ended or died by freezing.
+
+    A store that died is left as it is for looking at; the next life goes on from `image`, a folder that a copy of it
+    is made in at the moment of the crash, before abandoned code runs its `finally` blocks. What effects print is
+    dropped. Raises: Deadlock, Runaway, and what the scenario itself raises.
+    """
+    if plan.same_bytes:
+        seed_prng(1 + plan.number)
+    loop = DeterministicLoop(plan.seed, limit=_STEPS)
+    world = World(ledger, plan.number)
+    vfs: RecordingVfs | None = None
+    kept: list[Path] = []
+
+    def freeze(crash: SimulatedCrash) -> None:
+        assert vfs is not None
+        vfs.freeze()
+        world.shut()
+        loop.halt(crash)
+        if image is not None:
+            kept.append(carry(store, image))
+
+    recorder = _recorder(store, world, plan, freeze)
+    vfs = RecordingVfs(record=plan.record_files, gate=recorder.gate if recorder.watches_files else None)
+    ids = SeededIds(f"{plan.number}")
+    storage = SqliteStorage(store, durability=plan.durability, inline=True, vfs=vfs.name, draw=ids.name)
+    main = life(scenario, storage, recorder, clock=LoopClock(start_ms(plan.number)), ids=ids)
+    try:
+        error = _drive(loop, main)
+    finally:
+        world.shut()
+        loop.abandon()
+        _let_go(storage)
+        vfs.close()
+        if plan.same_bytes:
+            seed_prng(None)
+    return Lived(
+        number=plan.number,
+        passed=tuple(recorder.passed),
+        crashed=recorder.crashed,
+        error=error,
+        ops=tuple(vfs.ops),
+        image=kept[0] if kept else None,
+    )
+
+
+def _recorder(store: Path, world: World, plan: Plan, freeze: Callable[[SimulatedCrash], None]) -> CrashPlan:
+    namer = Namer(plan.number)
+    if plan.number > 1 and store.exists() and store.stat().st_size > 0:
+        with StoreFile.of_copy(store) as file:
+            namer.learn(file)
+    return CrashPlan(
+        world, namer, at=plan.at, kind=plan.kind, freeze=freeze, journal=plan.journal, files=plan.record_files
+    )
+
+
+def _drive(loop: DeterministicLoop, main: Coroutine[None, None, None]) -> Exception | None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            loop.run_until_complete(main)
+        except SimulatedCrash:
+            return None
+        except StorageError as error:
+            return error
+    return None
+
+
+def _let_go(storage: SqliteStorage) -> None:
+    """Close what an inline storage holds; it never suspends, so no loop is needed. Folding a frozen log fails."""
+    closing = storage.close()
+    with contextlib.suppress(StopIteration, StorageError):
+        closing.send(None)
+    closing.close()
+
+
+def carry(store: Path, into: Path) -> Path:
+    """Copy a dead store to the folder `into`: database, log, and the lock file that says who had it. Never `-shm`."""
+    into.mkdir(parents=True, exist_ok=True)
+    for path in (store, store.with_name(store.name + "-wal"), lock_path(store)):
+        if path.exists():
+            shutil.copyfile(path, into / path.name)
+    return into / store.name
+
+
+# In a child of the fork server.
+
+
+def child(argument: Json) -> None:
+    """Live one life in this process, which may be killed on the way: the target of a fork server.
+
+    The argument names scenario, store and ledger, and holds a plan as JSON.
+    """
+    match argument:
+        case {"scenario": str(name), "store": str(store), "ledger": str(ledger), "plan": dict(how)}:
+            plan = Plan.from_json(how)
+            if plan.virtual:
+                lived = run_here(find(name), Path(store), Path(ledger), plan)
+                if lived.error is not None:
+                    raise lived.error
+            else:
+                asyncio.run(_run_really(find(name), Path(store), Path(ledger), plan))
+        case _:
+            raise ValueError(f"{argument!r} names no life")
+
+
+async def _run_really(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> None:
+    """The product as its users have it: asyncio's own loop, the storage on its thread, the clock on the wall."""
+    world = World(ledger, plan.number)
+
+    def freeze(_crash: SimulatedCrash) -> None:
+        raise RuntimeError("a life that is not on the deterministic loop dies by kill only")
+
+    recorder = _recorder(store, world, plan, freeze)
+    storage = SqliteStorage(store, durability=plan.durability)
+    await life(scenario, storage, recorder, clock=SystemClock(), ids=RandomIds())
+    sys.stdout.flush()
+    assert os.getpid() > 0

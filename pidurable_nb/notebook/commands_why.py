@@ -1,0 +1,171 @@
+"""Owns the subcommands about a recovery: why, recover, step, back. They work on copies; the store stays as it is."""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Final
+
+from IPython.core.error import UsageError
+
+from pidurable_nb.agent.recovery import AssumedCode
+from pidurable_nb.cli.why import at_ms
+from pidurable_nb.lab.code import load_code
+from pidurable_nb.lab.explain import explain
+from pidurable_nb.lab.recover import effects_before
+from pidurable_nb.notebook.command import Command
+from pidurable_nb.notebook.commands_store import add_target, stores_at, target, tasks_at
+from pidurable_nb.notebook.desk import Desk
+from pidurable_nb.notebook.markup import View
+from pidurable_nb.notebook.stepping import Walking
+from pidurable_nb.notebook.steps import RecoveryView
+from pidurable_nb.notebook.verdicts import WhyView, of_submission, of_task
+
+CHOICES: Final = ("run", "record", "happened", "not")
+
+
+def _configure_code(parser: ArgumentParser) -> None:
+    parser.add_argument("--code", metavar="MODULE", help="an importable module or a .py file that holds the tasks")
+    parser.add_argument("--at", metavar="TIME", type=at_ms, help="as of this time: milliseconds, or ISO 8601")
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def _configure_why(parser: ArgumentParser) -> None:
+    add_target(parser, "task")
+    _configure_code(parser)
+    parser.add_argument("--here", action="store_true", help="ask the code of this notebook, and assume nothing")
+    parser.add_argument("--all", action="store_true", help="settled submissions too")
+
+
+def _why(desk: Desk, options: Namespace) -> WhyView:
+    store, id = target(options)
+    path = desk.path(store)
+    plain = options.code is None and options.at is None and not options.here and not options.all
+    if plain and desk.opened is not None and desk.harness is not None and desk.opened.path == path:
+        verdicts = desk.host.call(desk.harness.verdicts())
+        said = [of_task(verdict) for verdict in verdicts]
+        view = WhyView(said, source=path.name, assumed="as installed", how="open here; this is what happens to it now")
+        return _one(view, id)
+    with desk.looking(path) as file:
+        if options.code is not None:
+            loaded = load_code(options.code)
+            found = explain(
+                file, code=loaded.code_for(file), assumed=f"module {loaded.name}", now_ms=options.at, all=options.all
+            )
+        elif options.here:
+            here = AssumedCode(installed=desk.registry())
+            found = explain(file, code=here, assumed="of this notebook", now_ms=options.at, all=options.all)
+        else:
+            found = explain(file, now_ms=options.at, all=options.all)
+    said = [*(of_task(verdict) for verdict in found.tasks), *(of_submission(one) for one in found.submissions)]
+    return _one(WhyView(said, source=path.name, assumed=_assumed(found.assumed)), id)
+
+
+def _assumed(assumed: str) -> str:
+    return "assumed installed, as stored" if assumed == "code installed" else assumed
+
+
+def _one(view: WhyView, id: int | None) -> WhyView:
+    if id is None:
+        return view
+    found = view.about(id)
+    if not len(found):
+        raise UsageError(f"%pi why: nothing live has the number {id}; %pi tasks lists what there is")
+    return found
+
+
+# --- recover, step, back ------------------------------------------------------------------------------------------------
+
+
+def _configure_recover(parser: ArgumentParser) -> None:
+    add_target(parser, "task")
+    _configure_code(parser)
+    parser.add_argument("--until", metavar="N", type=int, help="take so many steps only")
+    parser.add_argument("--ledger", metavar="FILE", type=Path, help="count the effects of earlier lives from this file")
+
+
+def _recover(desk: Desk, options: Namespace) -> RecoveryView:
+    store, _ = target(options)
+    path = desk.path(store)
+    ledger = options.ledger or desk.ledger_of(path)
+    with _died_with(desk, path), contextlib.closing(_walk(desk, path, options)) as walking:
+        while options.until is None or walking.at < options.until:
+            if walking.next("run") is None:
+                break
+        return walking.whole(effects_before(ledger) if ledger is not None else None)
+
+
+def _configure_step(parser: ArgumentParser) -> None:
+    add_target(parser, "step")
+    _configure_code(parser)
+    parser.add_argument(
+        "--choice", choices=CHOICES, default="run", help="at an effect: run it, answer from the record, or assume"
+    )
+
+
+def _step(desk: Desk, options: Namespace) -> View | None:
+    """Go on with the walk, or begin one. A number says up to which step."""
+    store, until = target(options)
+    path = desk.path(store)
+    if desk.walking is None or store is not None or options.code is not None or options.at is not None:
+        if desk.walking is None or desk.walking.store != path or options.code is not None or options.at is not None:
+            desk.walk(_walk(desk, path, options))
+    walking = desk.walking
+    assert walking is not None
+    with _died_with(desk, walking.store):
+        while until is not None and walking.at > until:
+            walking.back()
+        while walking.at < (until if until is not None else walking.at + 1):
+            if walking.next(options.choice) is None:
+                print(f"the recovery is over after {walking.at} steps: {walking.upcoming}")
+                break
+            if until is None:
+                break
+    return walking.last()
+
+
+def _back(desk: Desk, options: Namespace) -> View | None:
+    walking = desk.walking
+    if walking is None:
+        raise UsageError("%pi back: no recovery is being walked; %pi step begins one")
+    with _died_with(desk, walking.store):
+        walking.back()
+    if walking.at == 0:
+        print(f"back where it died; next: {walking.upcoming}")
+    return walking.last()
+
+
+def _walk(desk: Desk, path: Path, options: Namespace) -> Walking:
+    died = desk.died(path)
+    if options.code is not None:
+        tasks = load_code(options.code).tasks
+    elif died is not None:
+        tasks = tuple(died.tasks())
+    else:
+        tasks = tuple(desk.tasks().values())
+    return Walking(path, tasks=tasks, now_ms=options.at, perform=died.perform() if died is not None else None)
+
+
+def _died_with(desk: Desk, path: Path) -> contextlib.AbstractContextManager[object]:
+    died = desk.died(path)
+    return died.outside() if died is not None else contextlib.nullcontext()
+
+
+WHY_COMMANDS: Final = (
+    Command(
+        name="why", help="what happens to each live task of a store, and by which law", configure=_configure_why,
+        run=_why, completes={"target": tasks_at},
+    ),
+    Command(
+        name="recover", help="recover a copy to the end", configure=_configure_recover, run=_recover,
+        completes={"target": stores_at},
+    ),
+    Command(
+        name="step", help="take the next step of a recovery, on a copy", configure=_configure_step, run=_step,
+        completes={"target": stores_at},
+    ),
+    Command(name="back", help="undo the last step", run=_back),
+)  # fmt: skip
