@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pidurable_nb.agent import inbox, live
+from pidurable_nb.agent import inbox, interrupting, live
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.snapshot import LiveRun
 from pidurable_nb.ids import ConversationId, Json
@@ -64,6 +64,14 @@ class ConversationRules:
             for member in ("run", "generation", "tools"):
                 draft.pop(member, None)
         _end_slot(draft, task)
+
+    def can_interrupt(self, record: TaskRecord) -> bool:
+        """A model's cut call can be settled from what is stored."""
+        return interrupting.can_interrupt(record)
+
+    async def interrupt(self, tx: Transaction, record: TaskRecord) -> None:
+        """E3: the model is told that its call was cut off."""
+        await interrupting.interrupt(tx, record)
 
     async def live_run(self, session: Session, conversation: ConversationId) -> LiveRun | None:
         """What `pi.live` says, as stored."""

@@ -33,7 +33,8 @@ def _run(options: Namespace) -> Result:
             found = explain(file, now_ms=options.at, all=options.all)
         else:
             code, assumed = loaded.code_for(file), f"module {loaded.name}"
-            found = explain(file, code=code, assumed=assumed, now_ms=options.at, all=options.all)
+            at, policy = options.at, loaded.policy
+            found = explain(file, code=code, assumed=assumed, now_ms=at, policy=policy, all=options.all)
         json = found.to_json()
         text = to_text(found)
     return Result(json=json, text=lambda: text)

@@ -122,12 +122,12 @@ class Engine:
         return current is not definition and isinstance(self.code.fit(record), Fits)
 
     def can_interrupt(self, record: TaskRecord) -> bool:
-        """Whether a cut tool call can be settled without its code; the room that knows tools says so."""
-        return False
+        """Whether a cut tool call can be settled without its code."""
+        return self.household.can_interrupt(record)
 
     async def interrupt(self, tx: Transaction, record: TaskRecord) -> None:
-        """Settle a cut tool call."""
-        raise IllegalTransition(f"task {record.id}: no room here settles {record.kind}")
+        """Settle a cut tool call (E3)."""
+        await self.household.interrupt(tx, record)
 
     async def settle_outcome(self, tx: Transaction, record: TaskRecord) -> None:
         """A task becomes terminal: what depended on an outcome that the engine wrote is settled with it."""

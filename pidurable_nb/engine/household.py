@@ -34,6 +34,14 @@ class Household(Protocol):
         """The engine itself wrote the outcome of a task, which is terminal now: settle what depended on it."""
         ...
 
+    def can_interrupt(self, record: TaskRecord) -> bool:
+        """Whether a cut tool call can be settled from what is stored, without its code and without a model."""
+        ...
+
+    async def interrupt(self, tx: Transaction, record: TaskRecord) -> None:
+        """Settle a cut tool call as interrupted, in a block of its own (E3)."""
+        ...
+
     async def live_run(self, session: Session, conversation: ConversationId) -> LiveRun | None:
         """What the conversation is busy with, as stored."""
         ...

@@ -184,11 +184,20 @@ class Scheduler:
         engine = self._engine
         marks = list(plan.marks.items())
         settles = list(plan.settles)
+        cut = [verdict for verdict in settles if verdict.name == "interrupt"]
         if engine.one_by_one:
             marks, settles = marks[:1], settles[: 0 if marks else 1]
+        elif cut and not marks:
+            settles = cut[:1]  # reads the transcript before it writes (C5), and its entry names its task
+        else:
+            settles = [verdict for verdict in settles if verdict.name != "interrupt"]
+        by_task = settles[0].id if len(settles) == 1 and settles[0].name == "interrupt" else None
         subject, name, laws, text = self._described(marks, settles)
         done: set[TaskId] = set()
-        async with engine.session.block(subject, what="reconcile", name=name, laws=laws, text=text) as tx:
+        block = engine.session.block(
+            subject, what="reconcile", name=name, laws=laws, text=text, by_task=by_task
+        )
+        async with block as tx:
             for id, _ in marks:
                 record = engine.table.live_task(id)
                 if record is not None and not record.abort_requested:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Protocol, TypeGuard
 
 from pidurable_nb.agent.recovery import AssumedCode, Replay
 from pidurable_nb.agent.settings import Settings
+from pidurable_nb.engine.decide import Policy
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import Registry
 from pidurable_nb.errors import PidurableError
@@ -51,6 +54,11 @@ class Loaded:
     models: tuple[object, ...] = ()
     settings: Settings | None = None
     world: World | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """What its settings say about restarts and queues; the defaults without settings."""
+        return self.settings.engine.policy if self.settings is not None else Policy()
 
     def registry(self) -> Registry:
         """A registry with its tasks installed. Raises: DuplicateTask, PhaseRefused."""
@@ -130,19 +138,34 @@ def _named(name: str) -> ModuleType:
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise CodeNotLoaded(f"{path} is no file; name a .py file or an importable module")
-    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"_code_{abs(hash(path)):x}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    place = path.resolve()
+    name = _module_name(place)
+    spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
         raise CodeNotLoaded(f"{path} is no Python module; name a .py file or an importable module")
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
     sys.modules[name] = module  # phases look up their annotations there
-    with _beside(path.resolve().parent), _blaming(str(path)):
+    with _beside(place.parent), _blaming(str(path)):
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules[name]
+            if before is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = before
             raise
     return module
+
+
+def _module_name(place: Path) -> str:
+    """The file's own name, the same at every load (T10), unless another module has it."""
+    name = place.stem
+    known = sys.modules.get(name)
+    free = known is None and (name not in sys.stdlib_module_names)
+    if name.isidentifier() and (free or getattr(known, "__file__", None) == str(place)):
+        return name
+    return f"_code_{zlib.crc32(os.fsencode(place)):08x}"
 
 
 @contextlib.contextmanager

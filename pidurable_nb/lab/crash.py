@@ -81,6 +81,11 @@ class Recorder:
         self._at(replace(mark, edge="after"))
         return value
 
+    @property
+    def watches_files(self) -> bool:
+        """Whether it wants to be the gate of the store's VFS."""
+        return self._files
+
     def gate(self, op: FileOp) -> int | None:
         """The gate of the store's VFS: pass the point before the operation."""
         if self._files:

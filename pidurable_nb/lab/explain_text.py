@@ -35,8 +35,7 @@ def to_text(explanation: Explanation) -> str:
         "",
         *_tasks(explanation),
         *_submissions(explanation),
-        "power  what a power cut took is not in the file; with durability kill a barrier",
-        "       is an ordinary commit, so an intent may be gone where its effect is not (E5)",
+        "power  a power cut may take commits, and barriers too with durability kill (E5)",
         "next   pidurable-nb inspect FILE, pidurable-nb why FILE --json",
     ]
     return "\n".join(fitted(line, WIDTH).rstrip() for line in lines)
@@ -44,7 +43,7 @@ def to_text(explanation: Explanation) -> str:
 
 def _assumed(explanation: Explanation) -> str:
     if explanation.assumed == ASSUMED:
-        return "assumed installed as stored, tools as declared then; --code asks a module"
+        return "assumed installed, and tools declared as stored; --code MODULE asks it"
     return visible(explanation.assumed)
 
 

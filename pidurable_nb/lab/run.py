@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import os
 import random
 import shutil
-import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +20,7 @@ from pidurable_nb.agent.harness import Durability, Harness
 from pidurable_nb.agent.live import Ids, RandomIds, uuid7
 from pidurable_nb.clock import Clock, LoopClock, SystemClock
 from pidurable_nb.engine.phase import TaskRef
-from pidurable_nb.errors import StorageError
+from pidurable_nb.errors import NotAStore, StorageError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.crash import CrashKind, CrashPlan, Passed
 from pidurable_nb.lab.loop import DeterministicLoop
@@ -148,7 +146,7 @@ async def life(scenario: Scenario, storage: Storage, recorder: CrashPlan, *, clo
 
     A client that got no answer asks again: what was begun is found by the tasks that the store holds.
     """
-    settings = scenario.settings.replace(clock=clock, ids=ids, probe=recorder)
+    settings = replace(scenario.settings, clock=clock, ids=ids, probe=recorder)
     async with Harness.open(storage, tasks=scenario.tasks(), settings=settings) as harness:
         harness.engine.session.subscribe(recorder.namer.follow)
         if not await _roots(harness):
@@ -172,13 +170,14 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
     """
     if plan.same_bytes:
         seed_prng(1 + plan.number)
-    loop = DeterministicLoop(plan.seed, limit=_STEPS)
     world = World(ledger, plan.number)
+    loop: DeterministicLoop | None = None
     vfs: RecordingVfs | None = None
     kept: list[Path] = []
 
     def freeze(crash: SimulatedCrash) -> None:
         assert vfs is not None
+        assert loop is not None
         vfs.freeze()
         world.shut()
         loop.halt(crash)
@@ -186,6 +185,7 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
             kept.append(carry(store, image))
 
     recorder = _recorder(store, world, plan, freeze)
+    loop = DeterministicLoop(plan.seed, limit=_STEPS)
     vfs = RecordingVfs(record=plan.record_files, gate=recorder.gate if recorder.watches_files else None)
     ids = SeededIds(f"{plan.number}")
     storage = SqliteStorage(store, durability=plan.durability, inline=True, vfs=vfs.name, draw=ids.name)
@@ -211,9 +211,10 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
 
 def _recorder(store: Path, world: World, plan: Plan, freeze: Callable[[SimulatedCrash], None]) -> CrashPlan:
     namer = Namer(plan.number)
-    if plan.number > 1 and store.exists() and store.stat().st_size > 0:
-        with StoreFile.of_copy(store) as file:
-            namer.learn(file)
+    with contextlib.suppress(NotAStore):  # no life before has made it, or none was let make it to the end
+        if plan.number > 1:
+            with StoreFile.of_copy(store) as file:
+                namer.learn(file)
     return CrashPlan(
         world, namer, at=plan.at, kind=plan.kind, freeze=freeze, journal=plan.journal, files=plan.record_files
     )
@@ -278,5 +279,3 @@ async def _run_really(scenario: Scenario, store: Path, ledger: Path, plan: Plan)
     recorder = _recorder(store, world, plan, freeze)
     storage = SqliteStorage(store, durability=plan.durability)
     await life(scenario, storage, recorder, clock=SystemClock(), ids=RandomIds())
-    sys.stdout.flush()
-    assert os.getpid() > 0

@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.settings import Settings
+from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.bank import Statement, statement
@@ -25,7 +26,7 @@ from pidurable_nb.store.stranger import StoreFile
 
 __all__ = [
     "BUILT_IN", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of", "find",
-    "outcomes_are", "standing", "until_still", "violations",
+    "outcomes_are", "standing", "until", "until_still", "violations",
 ]  # fmt: skip
 
 EffectPolicy = Literal["at_most_once", "at_least_once", "keyed"]
@@ -58,8 +59,8 @@ def _none(facts: Facts) -> Iterable[str]:
     return ()
 
 
-async def until_still(harness: Harness, roots: Roots) -> None:
-    """Return when nothing moves any more: every task has ended, or rests until somebody does something about it.
+async def until(harness: Harness, holds: Callable[[Sequence[Verdict]], bool]) -> None:
+    """Return when `holds` is true of the verdicts on all live tasks: asked now, and again after every commit.
 
     Returns too when the harness is closed, by somebody else or because its storage failed.
     """
@@ -71,11 +72,16 @@ async def until_still(harness: Harness, roots: Roots) -> None:
     dispose = harness.engine.session.subscribe(heard)
     harness.closed.add_done_callback(lambda _: moved.set())
     try:
-        while not harness.closed.done() and any(verdict.name not in _RESTS for verdict in await harness.verdicts()):
+        while not harness.closed.done() and not holds(await harness.verdicts()):
             await moved.wait()
             moved.clear()
     finally:
         dispose()
+
+
+async def until_still(harness: Harness, roots: Roots) -> None:
+    """Return when nothing moves any more: every task has ended, or rests until somebody does something about it."""
+    await until(harness, lambda verdicts: all(verdict.name in _RESTS for verdict in verdicts))
 
 
 _RESTS: Final = frozenset({"parked", "blocked", "faulted"})

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -22,7 +23,7 @@ from pidurable_nb.engine.decide import STARTS, Policy, Verdict, decide_tasks
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import BuiltIn, Code, Registry
 from pidurable_nb.engine.snapshot import Snapshot
-from pidurable_nb.ids import TaskId
+from pidurable_nb.ids import JsonObject, TaskId
 from pidurable_nb.lab.explain import snapshot_of
 from pidurable_nb.lab.inspect import inspect_open
 from pidurable_nb.lab.rows import row_of_file
@@ -96,9 +97,7 @@ class Stepper:
         self._image = copy_store(source, image)
         self._before = StoreFile.of_copy(copy_store(self._image, self._new_folder()))
         self.snapshot: Snapshot = snapshot_of(self._before)
-        self.verdicts: Mapping[TaskId, Verdict] = decide_tasks(
-            self.snapshot, self._code(), self._policy, self.now_ms
-        )
+        self.verdicts: Mapping[TaskId, Verdict] = decide_tasks(self.snapshot, self._code(), self._policy, self.now_ms)
         self._walk: Walk = self._on_thread(lambda: self._begin(()))
 
     def __enter__(self) -> Stepper:
@@ -181,7 +180,7 @@ class Stepper:
         for at in range(n + 1):
             for where, first in installs:
                 if where == at:
-                    self._on_thread(lambda first=first: self._walk.install(first))
+                    self._on_thread(partial(self._walk.install, first))
             if at < n:
                 again = self._on_thread(self._walk.next)
                 if again is None:
@@ -195,7 +194,9 @@ class Stepper:
         """The tasks of which something else was done than predicted; empty, or this package is wrong."""
         found: list[Disagreement] = []
         for id, verdict in self.verdicts.items():
-            first = next((s for s in self.steps if s.task == id and s.verdict is not None and s.verdict != "mark"), None)
+            first = next(
+                (s for s in self.steps if s.task == id and s.verdict is not None and s.verdict != "mark"), None
+            )
             done = first.verdict if first is not None and first.verdict is not None else "nothing"
             if not self._agrees(verdict, done):
                 found.append(Disagreement(task=id, predicted=verdict.name, done=done))
@@ -227,7 +228,7 @@ class Stepper:
         verdicts = self._on_thread(harness.engine.verdicts)
         return tuple((v.id, need) for v in verdicts if (need := _need(v)) is not None)
 
-    def inspection(self) -> Mapping[str, object]:
+    def inspection(self) -> JsonObject:
         """The copy as `inspect` shows it."""
         with StoreFile.of_copy(copy_store(self._copy, self._new_folder())) as file:
             return inspect_open(file).json()

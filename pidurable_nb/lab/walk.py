@@ -195,9 +195,7 @@ class Walk:
         self._patience_s = patience_s
         self._loop = DeterministicLoop()
         self._storage = SqliteStorage(store, inline=True)
-        settings = Settings(
-            clock=LoopClock(now_ms), ids=Counted(), probe=self.gatekeeper, restart_limit=restart_limit
-        )
+        settings = Settings(clock=LoopClock(now_ms), ids=Counted(), probe=self.gatekeeper, restart_limit=restart_limit)
         self._opening = self._loop.create_task(self._open(tasks, settings), name="open")
         self._run()
 

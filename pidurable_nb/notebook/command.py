@@ -27,9 +27,9 @@ Candidates: TypeAlias = "Callable[[Desk, str], Sequence[str]]"
 class Command:
     """One subcommand: `configure` adds its arguments, `run` does it and returns what the cell shows.
 
-    `completes` gives candidates for an argument by its name. With `expression` the rest of the line, behind the
-    options, is one Python expression and is not split into words: it is `options.expression`. A command with `body`
-    is used as `%%pi`, and finds the cell in `options.body`.
+    `completes` gives candidates for an argument by its name. With `tail`, which names it in the help, the rest of the
+    line behind the options is not split into words: it is `options.tail`, and may be empty where the name is in
+    brackets. A command with `body` is used as `%%pi`, and finds the cell in `options.body`.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Command:
     run: Run
     configure: Callable[[ArgumentParser], None] = lambda parser: None
     completes: Mapping[str, Candidates] = field(default_factory=dict)
-    expression: bool = False
+    tail: str = ""
     body: bool = False
 
 
@@ -76,9 +76,8 @@ class Commands:
                 command.name, help=command.help, description=command.help, allow_abbrev=False, prog=prog
             )
             command.configure(parser)
-            if command.expression:
-                parser.epilog = "Behind the options stands one Python expression, to the end of the line."
-                parser.usage = parser.format_usage().removeprefix("usage: ").strip() + " EXPRESSION"
+            if command.tail:
+                parser.usage = f"{' '.join(parser.format_usage().removeprefix('usage: ').split())} {command.tail}"
             self.parsers[command.name] = parser
 
     def parse(self, line: str, body: str | None) -> tuple[Command, Namespace]:
@@ -98,15 +97,13 @@ class Commands:
 
     def _options(self, command: Command, rest: str) -> Namespace:
         parser = self.parsers[command.name]
-        if not command.expression:
+        if not command.tail:
             return parser.parse_args(_words(rest, command.name))
-        before, expression = split_expression(rest)
-        if not expression and not rest.startswith("-"):
-            parser.error(f"{rest!r} is no Python expression" if rest else "an expression is missing")
+        before, tail = split_tail(rest, parser)
         options = parser.parse_args(_words(before, command.name))
-        if not expression:
-            parser.error("a Python expression is missing at the end of the line")
-        options.expression = expression
+        if not tail and not command.tail.startswith("["):
+            parser.error(f"{command.tail} is missing")
+        options.tail = tail
         return options
 
     def help(self) -> str:
@@ -114,17 +111,16 @@ class Commands:
         return self.parser.format_help()
 
 
-def split_expression(rest: str) -> tuple[str, str]:
-    """Options, and the longest rest of the line that is a Python expression."""
-    for start in [0, *(found.end() for found in re.finditer(r"\s+", rest))]:
-        if rest[start:].startswith("-"):
-            continue
-        try:
-            compile(rest[start:], "%pi", "eval")
-        except SyntaxError:
-            continue
-        return rest[:start], rest[start:]
-    return rest, ""
+def split_tail(rest: str, parser: ArgumentParser) -> tuple[str, str]:
+    """The options at the beginning of a line, and what stands behind them, as it was typed."""
+    takes = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
+    at, value_next = 0, False
+    for word in re.finditer(r"\S+", rest):
+        if not value_next and not word.group().startswith("-"):
+            break
+        value_next = not value_next and takes.get(word.group(), False)
+        at = word.end()
+    return rest[:at], rest[at:].strip()
 
 
 def _words(text: str, name: str) -> list[str]:

@@ -1,9 +1,192 @@
-"""x"""
+"""Owns the subcommands that make something die: points, crash, kill, and the cell that becomes a scenario.
+
+Never touches an open store: a run that is to die has a store and a ledger of its own.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+import re
+import signal
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from pidurable_nb.notebook.command import Command
+from IPython.core.error import UsageError
 
-LAB_COMMANDS: Final[tuple[Command, ...]] = ()
+from pidurable_nb.agent.harness import Durability
+from pidurable_nb.lab.points import BadPoint, Point
+from pidurable_nb.lab.scenario import BUILT_IN, Scenario
+from pidurable_nb.notebook.command import Command
+from pidurable_nb.notebook.deaths import CELL, Died, freeze, kill, of_cell, points_of
+from pidurable_nb.notebook.deathviews import DeathView, points_table
+from pidurable_nb.notebook.desk import Desk
+from pidurable_nb.notebook.scenarios import ScenarioView, module_of, source_of
+from pidurable_nb.notebook.tables import Table
+
+_SCENARIO: Final = re.compile(r"[\w.-]+(:[\w.-]+)?")
+
+
+# --- What is to run -------------------------------------------------------------------------------------------------
+
+
+def _chosen(desk: Desk, tail: str) -> tuple[Point | None, Scenario]:
+    """A point, where one is named first, and what is to run: a scenario, or a phase of this notebook."""
+    word, _, rest = tail.partition(" ")
+    point: Point | None = None
+    try:
+        point = Point.parse(word)
+    except BadPoint:
+        if "#" in word:  # it was meant as a point
+            raise
+        rest = tail
+    rest = rest.strip()
+    if not rest:
+        raise UsageError(f"%pi: name a scenario ({', '.join(_names(desk))}), or a phase such as Tick(1, 5)")
+    if _SCENARIO.fullmatch(rest) and rest not in desk.shell.user_ns:
+        return point, desk.scenario(rest)
+    return point, of_cell(desk.phase(rest), rest, lambda: list(desk.tasks().values()))
+
+
+def _names(desk: Desk) -> Sequence[str]:
+    return [*desk.scenarios, *(name for name in BUILT_IN if name not in desk.scenarios)]
+
+
+def _points_at(desk: Desk, fragment: str) -> Sequence[str]:
+    """Points that were seen last, and where scenarios are killed unless told otherwise; then scenarios."""
+    usual = [found for name in _names(desk) if (found := desk.scenario(name).kill_point) is not None]
+    return [*desk.points, *usual, *_names(desk)]
+
+
+# --- points, crash, kill --------------------------------------------------------------------------------------------
+
+
+def _points(desk: Desk, options: Namespace) -> Table:
+    _, scenario = _chosen(desk, options.tail)
+    passed = points_of(scenario, desk.folder(scenario.name))
+    desk.points = [str(one.point) for one in passed]
+    return points_table(scenario, passed, limit=desk.preferences.max_rows)
+
+
+def _configure_crash(parser: ArgumentParser) -> None:
+    parser.add_argument("--durability", choices=("kill", "barrier", "power"), help="default: %%config Pi.durability")
+    parser.add_argument("--into", metavar="FOLDER", type=Path, help="keep store and ledger here, in a new folder")
+
+
+def _crash(desk: Desk, options: Namespace) -> DeathView:
+    point, scenario = _chosen(desk, options.tail)
+    if point is None:
+        point = _usual(scenario)
+    return _dead(desk, freeze(scenario, point, _folder(desk, scenario, options), _durability(desk, options)))
+
+
+def _configure_kill(parser: ArgumentParser) -> None:
+    _configure_crash(parser)
+    parser.add_argument("--kernel", action="store_true", help="kill this kernel, for real, now")
+
+
+def _kill(desk: Desk, options: Namespace) -> DeathView:
+    if options.kernel:
+        _kill_kernel()
+    point, scenario = _chosen(desk, options.tail)
+    if scenario.name == CELL:
+        raise UsageError(
+            "%pi kill: no child process can import the code of a cell; %pi crash freezes it here, and "
+            "%%pi scenario NAME at the head of its cell makes it a module"
+        )
+    if point is None and scenario.kill_point is not None:
+        point = _usual(scenario)
+    return _dead(desk, kill(scenario, point, _folder(desk, scenario, options), _durability(desk, options)))
+
+
+def _usual(scenario: Scenario) -> Point:
+    if scenario.kill_point is None:
+        raise UsageError(f"%pi: at which point of {scenario.title}? %pi points lists them")
+    return Point.parse(scenario.kill_point)
+
+
+def _folder(desk: Desk, scenario: Scenario, options: Namespace) -> Path:
+    if options.into is None:
+        return desk.folder(scenario.name)
+    folder: Path = options.into.expanduser()
+    if folder.exists():
+        raise UsageError(f"%pi: {folder} is there already; name a new folder")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _durability(desk: Desk, options: Namespace) -> Durability:
+    chosen: Durability = options.durability or desk.preferences.durability
+    return chosen
+
+
+def _dead(desk: Desk, died: Died) -> DeathView:
+    desk.walk(None)
+    desk.bury(died)
+    desk.points = list(dict.fromkeys([*desk.points, *died.passed]))
+    return DeathView(died)
+
+
+def _kill_kernel() -> None:
+    """The end of this process, with no chance to tidy up: what is on disk is all that the next kernel has."""
+    print("SIGKILL to this kernel, now. Restart it, load the extension, and %pi open the store again.", flush=True)
+    sys.stderr.flush()
+    time.sleep(0.3)  # the line above leaves by another thread
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- scenario -------------------------------------------------------------------------------------------------------
+
+
+def _configure_scenario(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the scenario's name; its module is scenario_NAME.py, here")
+
+
+def _scenario(desk: Desk, options: Namespace) -> ScenarioView:
+    path = source_of(options.name, options.body or "", Path.cwd())
+    module = _imported(path)
+    scenario = module_of(module, options.name)
+    desk.scenarios[options.name] = scenario
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    desk.shell.user_ns.update(public)
+    return ScenarioView(scenario, path)
+
+
+def _imported(path: Path) -> ModuleType:
+    """The module as it was written just now."""
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    known = sys.modules.pop(path.stem, None)
+    try:
+        return importlib.import_module(path.stem)
+    except BaseException:
+        if known is not None:
+            sys.modules[path.stem] = known
+        raise
+
+
+LAB_COMMANDS: Final = (
+    Command(
+        name="points", help="where a run may die: %%pi points ticker, %%pi points Tick(1, 5)", run=_points,
+        tail="SCENARIO or EXPRESSION", completes={"tail": lambda desk, fragment: _names(desk)},
+    ),
+    Command(
+        name="crash", help="freeze a run at a point, in this kernel: %%pi crash POINT Tick(1, 5)",
+        configure=_configure_crash, run=_crash, tail="[POINT] SCENARIO or EXPRESSION", completes={"tail": _points_at},
+    ),
+    Command(
+        name="kill", help="kill a run at a point, by SIGKILL in a child: %%pi kill [POINT] checkout; or this kernel",
+        configure=_configure_kill, run=_kill, tail="[POINT] [SCENARIO]", completes={"tail": _points_at},
+    ),
+    Command(
+        name="scenario", help="make this cell a scenario that can be killed", configure=_configure_scenario,
+        run=_scenario, body=True,
+    ),
+)  # fmt: skip

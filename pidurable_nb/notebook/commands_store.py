@@ -14,7 +14,7 @@ from typing import Final
 from IPython.core.error import UsageError
 
 from pidurable_nb.engine.graph import NotReady, edges
-from pidurable_nb.engine.phase import Phase, TaskRef, phase_name
+from pidurable_nb.engine.phase import TaskRef, phase_name
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import ROOT, ConversationId
 from pidurable_nb.notebook import reading, tables
@@ -158,9 +158,7 @@ def _configure_start(parser: ArgumentParser) -> None:
 
 def _start(desk: Desk, options: Namespace) -> object:
     opened = desk.need_open()
-    phase: object = eval(options.expression, desk.shell.user_global_ns, desk.shell.user_ns)
-    if not isinstance(phase, Phase):
-        raise UsageError(f"%pi start: {options.expression} is {type(phase).__name__}, not a phase such as Tick(1, 5)")
+    phase = desk.phase(options.tail)
     desk.after_cell()  # the phase may have been defined above, in this very cell
     harness = opened.harness
 
@@ -293,7 +291,7 @@ STORE_COMMANDS: Final = (
     Command(name="status", help="what is open here, and with which code", run=_status),
     Command(
         name="start", help="start a task: %%pi start Tick(1, 5)", configure=_configure_start, run=_start,
-        expression=True,
+        tail="EXPRESSION",
     ),
     Command(
         name="tasks", help="the tasks in a store, as a data frame", configure=_configure_tasks, run=_tasks,

@@ -30,7 +30,7 @@ def _configure_code(parser: ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", type=at_ms, help="as of this time: milliseconds, or ISO 8601")
 
 
-# --- why --------------------------------------------------------------------------------------------------------------
+# --- why ------------------------------------------------------------------------------------------------------------
 
 
 def _configure_why(parser: ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def _one(view: WhyView, id: int | None) -> WhyView:
     return found
 
 
-# --- recover, step, back ------------------------------------------------------------------------------------------------
+# --- recover, step, back --------------------------------------------------------------------------------------------
 
 
 def _configure_recover(parser: ArgumentParser) -> None:

@@ -21,8 +21,11 @@ from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import NotReady, Registry
 from pidurable_nb.errors import PidurableError
+from pidurable_nb.lab.scenario import Scenario, find
+from pidurable_nb.notebook.deaths import Died
 from pidurable_nb.notebook.host import Host
 from pidurable_nb.notebook.opened import Opened
+from pidurable_nb.notebook.stepping import Walking
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.store.stranger import StoreFile
 
@@ -58,6 +61,13 @@ class Desk:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.bound: str | None = None
         """The name that the open store is bound to."""
+        self.walking: Walking | None = None
+        """The recovery that is being walked."""
+        self.scenarios: dict[str, Scenario] = {}
+        """Scenarios that cells of this notebook defined, by name."""
+        self.points: list[str] = []
+        """The points that were listed or passed last, for completion."""
+        self._died: dict[Path, Died] = {}
 
     @property
     def preferences(self) -> Preferences:
@@ -164,6 +174,32 @@ class Desk:
         for side in SIDE_FILES:
             path.with_name(path.name + side).unlink(missing_ok=True)
 
+    # -- crashes -----------------------------------------------------------------------------------------------------
+
+    def scenario(self, name: str) -> Scenario:
+        """A scenario of this notebook, else a built-in one, else `module:name`. Raises UnknownScenario."""
+        return self.scenarios[name] if name in self.scenarios else find(name)
+
+    def bury(self, died: Died) -> None:
+        """Remember a run that died; its store is the one at hand now."""
+        self._died[died.store.resolve()] = died
+        self.current = died.store
+
+    def died(self, store: Path) -> Died | None:
+        """What is known of a store whose process died here."""
+        return self._died.get(store.resolve())
+
+    def ledger_of(self, store: Path) -> Path | None:
+        """The ledger of a store whose process died here."""
+        died = self.died(store)
+        return died.ledger if died is not None else None
+
+    def walk(self, walking: Walking | None) -> None:
+        """Walk this recovery from now on; the one before is dropped."""
+        before, self.walking = self.walking, walking
+        if before is not None:
+            before.close()
+
     # -- code --------------------------------------------------------------------------------------------------------
 
     def tasks(self) -> Mapping[str, PhaseClass]:
@@ -177,6 +213,18 @@ class Desk:
                 found[value._task] = value
         return found
 
+    def phase(self, expression: str) -> Phase[object]:
+        """What a Python expression makes in this notebook. Raises UsageError when that is no phase of a task."""
+        try:
+            value: object = eval(expression, self.shell.user_global_ns, self.shell.user_ns)
+        except SyntaxError as error:
+            raise UsageError(
+                f"%pi: {expression!r} is no Python expression; write a phase, such as Tick(1, 5)"
+            ) from error
+        if not isinstance(value, Phase):
+            raise UsageError(f"%pi: {expression!r} is {type(value).__name__}, not a phase such as Tick(1, 5)")
+        return value
+
     def registry(self) -> Registry:
         """A registry of this notebook's tasks, for explaining and stepping."""
         registry = Registry()
@@ -186,10 +234,12 @@ class Desk:
 
     def after_cell(self) -> None:
         """Install what a cell defined, and install again what it defined anew: a kept fault goes on then (T10, T11)."""
+        tasks = self.tasks()
+        if self.walking is not None:
+            self.walking.install(tasks)
         harness = self.harness
         if harness is None:
             return
-        tasks = self.tasks()
 
         async def refresh() -> None:
             known = harness.registry.installed
@@ -220,6 +270,7 @@ class Desk:
             self._unbind()
             if opened is not None and opened.open:
                 self.host.call(opened.harness.aclose(), timeout_s=CLOSE_S)
+        self.walk(None)
         self.host.shut()
         if self._folder is not None:
             self._folder.cleanup()

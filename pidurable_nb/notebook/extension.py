@@ -16,6 +16,7 @@ from pidurable_nb.notebook import svg
 from pidurable_nb.notebook.command import Commands
 from pidurable_nb.notebook.commands_lab import LAB_COMMANDS
 from pidurable_nb.notebook.commands_store import STORE_COMMANDS
+from pidurable_nb.notebook.commands_why import WHY_COMMANDS
 from pidurable_nb.notebook.completion import Matcher, matcher_of
 from pidurable_nb.notebook.magic import Pi
 
@@ -38,7 +39,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Put `%pi` into the shell. Loading twice changes nothing."""
     if id(shell) in _loaded:
         return
-    commands = Commands([*STORE_COMMANDS, *LAB_COMMANDS])
+    commands = Commands([*STORE_COMMANDS, *LAB_COMMANDS, *WHY_COMMANDS])
     magics = _magics(shell, commands)
     Pi.pi.__doc__ = commands.help()
     shell.register_magics(magics)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from IPython.core.error import UsageError
 
-from pidurable_nb.engine.graph import PhaseClass
+from pidurable_nb.engine.graph import PhaseClass, place
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.walk import Choice, Perform, Step, just_run
@@ -46,15 +46,17 @@ class Walking:
     def install(self, tasks: Mapping[str, PhaseClass]) -> None:
         """Code that a cell defined since; the next step runs it (T10)."""
         for name, first in tasks.items():
-            if self._installed.get(name) is not first:
-                self._installed[name] = first
-                self._stepper.install(first)
+            known = self._installed.get(name)
+            if known is first or (known is not None and place(known) != place(first)):
+                continue  # another class of that name is what died here
+            self._installed[name] = first
+            self._stepper.install(first)
 
     def close(self) -> None:
         """Drop the walk and its copies. Idempotent."""
         self._stepper.close()
 
-    # -- showing -------------------------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------------------------
 
     def last(self) -> StepView | None:
         """The last step, or None before the first."""

@@ -23,7 +23,7 @@ FIELDS_SHOWN: Final = 6
 Agreement = Literal["agrees", "differs", ""]
 
 
-# --- Rows -------------------------------------------------------------------------------------------------------------
+# --- Rows -----------------------------------------------------------------------------------------------------------
 
 
 def row_lines(change: RowChange) -> list[str]:
@@ -62,7 +62,7 @@ def _changed(before: Json, after: Json, at: str) -> Iterator[str]:
         yield f"{cut(at, 60)}: {short(before, 40)} → {short(after, 40)}"
 
 
-# --- One step ---------------------------------------------------------------------------------------------------------
+# --- One step -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ class Seen:
         """Whether what was acted on is what was predicted."""
         if self.predicted is None or self.step.verdict is None or self.step.verdict == "mark":
             return ""
-        later = self.predicted.name in ("wait", "sleep") or (self.predicted.name, self.step.verdict) == ("abandon", "orphan")
+        later = self.predicted.name in ("wait", "sleep") or (self.predicted.name, self.step.verdict) == (
+            "abandon",
+            "orphan",
+        )
         return "agrees" if later or self.predicted.name == self.step.verdict else "differs"
 
     @property
@@ -186,7 +189,7 @@ def _effects_html(effects: Mapping[str, int]) -> str:
     return f"<h3>asked of the outside in this recovery</h3>{items(bdi(line) for line in _effect_lines(effects))}"
 
 
-# --- All steps --------------------------------------------------------------------------------------------------------
+# --- All steps ------------------------------------------------------------------------------------------------------
 
 
 class RecoveryView(View):
@@ -233,7 +236,8 @@ class RecoveryView(View):
     def facts(self) -> list[str]:
         """What came of it, as text."""
         found = []
-        for name in dict.fromkeys([*(self.effects_before or {}), *self.effects]):
+        names = [*(self.effects_before or {}), *self.effects]
+        for name in dict.fromkeys(names):
             now = self.effects.get(name, 0)
             if self.effects_before is None:
                 found.append(f"{cut(name, 60)}: asked {now} in this recovery")
@@ -253,7 +257,9 @@ class RecoveryView(View):
                 f"<b>{esc(seen.step.text)}</b>",
                 code(" ".join(seen.step.laws)),
                 "<br>".join(code(line) for line in seen.lines) or quiet("–"),
-                "<br>".join(part for part in (esc(seen.prediction), esc(seen.happened), _agreement(seen.agreement)) if part),
+                "<br>".join(
+                    part for part in (esc(seen.prediction), esc(seen.happened), _agreement(seen.agreement)) if part
+                ),
             )
             for seen in shown
         ]
@@ -271,4 +277,3 @@ class RecoveryView(View):
         if len(self.seen) > MAX_STEPS:
             lines.append(f"and {len(self.seen) - MAX_STEPS:,} more steps: index the result to see them")
         return "\n".join([*lines, "", *self.facts()]).rstrip()
-

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pidurable_nb import Json, Phase, Runtime
+from pidurable_nb import Json, Phase
 from pidurable_nb.engine import decide as deciding
 from pidurable_nb.engine import rows
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.lab.code import Loaded, load_code
 from pidurable_nb.lab.recover import NoLedger, effects_before, recover
 from pidurable_nb.lab.stepper import Stepper
+from pidurable_nb.lab.walk import just_run
+from pidurable_nb.probe import Mark
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 STORES = FIXTURES / "stores"
@@ -104,8 +106,13 @@ def test_o6_the_first_step_settles_and_only_then_anything_starts(store: Path, de
 
 @pytest.mark.parametrize("store", ["ticker", "checkout-running"], indirect=True)
 def test_back_restores_every_row_from_every_step_and_asks_nothing_twice(store: Path, demo: Loaded) -> None:
-    asked: list[str] = []
-    with Stepper(store, tasks=counting(demo, asked), now_ms=NOW_MS) as stepper:
+    asked: list[str | None] = []
+
+    async def noted(mark: Mark, do: Callable[[], object]) -> object:
+        asked.append(mark.name)
+        return await just_run(mark, do)
+
+    with Stepper(store, tasks=demo.tasks, now_ms=NOW_MS, perform=noted) as stepper:
         images: list[dict[str, str | None]] = []
         texts: list[tuple[str, tuple[str, ...]]] = []
         while True:
@@ -125,43 +132,6 @@ def test_back_restores_every_row_from_every_step_and_asks_nothing_twice(store: P
         assert sum(stepper.effects().values()) == len(once)
 
 
-def counting(demo: Loaded, asked: list[str]) -> tuple[type[Phase[object]], ...]:
-    """The demo tasks, loaded anew, whose effects note themselves."""
-    spec = importlib.util.spec_from_file_location("counted_demo_tasks", CODE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    plain = Runtime.effect
-
-    async def noted(self: Runtime, name: str, do: object, *, key: str | None = None) -> object:
-        def once() -> object:
-            asked.append(name)
-            assert callable(do)
-            return do()
-
-        return await plain(self, name, once, key=key)  # type: ignore[call-overload]
-
-    for cls in vars(module).values():
-        if isinstance(cls, type) and issubclass(cls, Phase) and cls is not Phase:
-            cls.run = _with_effects(cls.run, noted)  # type: ignore[method-assign]
-    return tuple(c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Phase) and c._task)
-
-
-def _with_effects(run: object, noted: object) -> object:
-    import functools
-
-    @functools.wraps(run)  # type: ignore[arg-type]
-    async def wrapped(self: object, rt: Runtime) -> object:
-        rt.effect = functools.partial(noted, rt)  # type: ignore[method-assign, assignment, arg-type]
-        return await run(self, rt)  # type: ignore[operator]
-
-    return wrapped
-
-
 def table(stepper: Stepper) -> dict[str, str | None]:
     """Every task row of the walked copy."""
     found = stepper.inspection()
@@ -177,9 +147,7 @@ def test_without_code_recovery_goes_as_far_as_none_is_needed_and_says_what_is(st
 
 
 @pytest.mark.parametrize("store", ["ticker"], indirect=True)
-def test_until_stops_after_so_many_steps_and_out_holds_that_state(
-    store: Path, demo: Loaded, tmp_path: Path
-) -> None:
+def test_until_stops_after_so_many_steps_and_out_holds_that_state(store: Path, demo: Loaded, tmp_path: Path) -> None:
     out = tmp_path / "out.sqlite"
     found = recover(store, code=demo, until=4, out=out, now_ms=NOW_MS)
     assert len(found.steps) == 4

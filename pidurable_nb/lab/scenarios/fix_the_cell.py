@@ -5,10 +5,11 @@ of the same name, which takes over where the old one stood (T10). Killed in betw
 meets the same bug and rests again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from pidurable_nb import Done, Harness, Phase, Runtime, TaskRef
-from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are, until_still
+from pidurable_nb.engine.decide import Verdict
+from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are, until, until_still
 
 LINES = ("10.00", "7.25", "12,50", "1.00")  # somebody typed a comma
 
@@ -46,9 +47,14 @@ async def begin(harness: Harness) -> None:
 
 async def attend(harness: Harness, roots: tuple[TaskRef[object], ...]) -> None:
     await until_still(harness, roots)
-    if any(verdict.name == "faulted" for verdict in await harness.verdicts()):
+    if faulted(await harness.verdicts()):
         harness.install(cell(mended))
+        await until(harness, lambda verdicts: not faulted(verdicts))
         await until_still(harness, roots)
+
+
+def faulted(verdicts: Sequence[Verdict]) -> bool:
+    return any(verdict.name == "faulted" for verdict in verdicts)
 
 
 def invariants(facts: Facts) -> Iterator[str]:

@@ -1,0 +1,102 @@
+"""Owns the way from a cell to a scenario that a child process can import: a module file in the working folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from IPython.core.error import UsageError
+
+from pidurable_nb.engine.phase import Phase
+from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, quiet
+
+MARK: Final = "# Written by %%pi scenario, from a cell: change the cell, not this file."
+_TAIL: Final = """
+
+# --- what makes it a scenario ---
+from pidurable_nb.notebook.scenarios import scenario_of as _scenario_of
+
+_scenario = _scenario_of(globals(), {name!r})
+"""
+_HEAD: Final = "from pidurable_nb import *\n"
+
+
+def source_of(name: str, body: str, folder: Path) -> Path:
+    """Write the cell to `scenario_NAME.py`. Raises UsageError for a bad name, or somebody else's file."""
+    stem = f"scenario_{name.replace('-', '_')}"
+    if not stem.isidentifier():
+        raise UsageError(f"%%pi scenario: {name!r} is no name; use letters, digits, - and _")
+    path = folder.resolve() / f"{stem}.py"
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+        raise UsageError(f"%%pi scenario: {path} is there already and was not written by a cell; choose another name")
+    path.write_text(f"{MARK}\n{_HEAD}\n{body.rstrip()}\n{_TAIL.format(name=name)}", encoding="utf-8")
+    return path
+
+
+def module_of(module: ModuleType, name: str) -> Scenario:
+    """The scenario that a module made of itself."""
+    found: object = vars(module)["_scenario"]
+    assert isinstance(found, Scenario)
+    return found
+
+
+def scenario_of(names: dict[str, object], name: str) -> Scenario:
+    """The scenario that a cell describes: its own `Scenario` of that name, else one made of its functions.
+
+    A cell needs its tasks and `async def begin(harness)`; `attend`, `invariants`, `kill_point` and `policy` as
+    Scenario has them. Raises UsageError when it has no task or no begin.
+    """
+    own = next((value for value in names.values() if isinstance(value, Scenario) and value.name == name), None)
+    if own is not None:
+        return own
+    tasks = [
+        value
+        for value in names.values()
+        if isinstance(value, type) and issubclass(value, Phase) and value._task is not None
+    ]
+    begin = names.get("begin")
+    if not tasks or not callable(begin):
+        missing = "no task: write a phase with task=" if not tasks else "no begin: write async def begin(harness)"
+        raise UsageError(f"%%pi scenario {name}: the cell has {missing}")
+    optional = {word: names[word] for word in ("attend", "invariants", "policy") if word in names}
+    kill_point = names.get("kill_point")
+    return Scenario(
+        name=name,
+        title=_title(names),
+        module=str(names["__name__"]),
+        tasks=lambda: tasks,
+        begin=begin,
+        kill_point=kill_point if isinstance(kill_point, str) else None,
+        **optional,  # type: ignore[arg-type]  # names of a module that somebody else wrote
+    )
+
+
+def _title(names: dict[str, object]) -> str:
+    said = names.get("title") or names.get("__doc__")
+    return str(said).strip().partition("\n")[0] if said else "from a cell"
+
+
+class ScenarioView(View):
+    """A scenario that a cell became. `scenario` is it."""
+
+    def __init__(self, scenario: Scenario, path: Path) -> None:
+        self.scenario = scenario
+        self.path = path
+
+    @property
+    def label(self) -> str:
+        return f"Scenario {self.scenario.name}"
+
+    @property
+    def _next(self) -> str:
+        name = self.scenario.name
+        return f"%pi points {name} lists where it may die; %pi kill POINT {name} kills it"
+
+    def html(self) -> str:
+        said = f"{code(self.scenario.name)}: {bdi(cut(self.scenario.title))}, in {code(self.path.name)}"
+        return f"<p>{said}</p><p>{quiet(esc(self._next))}</p>"
+
+    def text(self) -> str:
+        return f"{self.scenario.name}: {cut(self.scenario.title)}, in {self.path.name}\n{self._next}"
