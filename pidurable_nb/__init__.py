@@ -1,46 +1,48 @@
 """A durable agent harness that lives in a Jupyter kernel, and a laboratory around it.
 
-Owns the names that users import; holds no code of its own, and importing it loads neither Jupyter nor pandas.
+Owns the names that users import; holds no code of its own. Importing it loads nothing: each name brings its room with
+it when it is used, so that a kernel or a command line that needs little starts quickly.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from pidurable_nb.agent.conversation import Conversation, Submission
-from pidurable_nb.agent.harness import Harness
-from pidurable_nb.agent.settings import Settings
-from pidurable_nb.engine.phase import (
-    Aborted,
-    Done,
-    Failed,
-    Faulted,
-    Input,
-    Orphaned,
-    Outcome,
-    Phase,
-    Sleeping,
-    TaskRef,
-    Waiting,
-    stored,
-)
-from pidurable_nb.engine.runtime import Runtime
-from pidurable_nb.engine.tx import TaskTx, Tx
-from pidurable_nb.errors import (
-    PidurableError,
-    SessionFailed,
-    TaskAborted,
-    TaskEnded,
-    TaskFailed,
-    TaskFaulted,
-    TaskOrphaned,
-)
-from pidurable_nb.ids import Json
-from pidurable_nb.records.transcript import Unanswered, Written
-from pidurable_nb.session.documents import Document
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from pidurable_nb.agent.conversation import Conversation, Submission
+    from pidurable_nb.agent.harness import Harness
+    from pidurable_nb.agent.settings import Settings
+    from pidurable_nb.engine.phase import (
+        Aborted,
+        Done,
+        Failed,
+        Faulted,
+        Input,
+        Orphaned,
+        Outcome,
+        Phase,
+        Sleeping,
+        TaskRef,
+        Waiting,
+        stored,
+    )
+    from pidurable_nb.engine.runtime import Runtime
+    from pidurable_nb.engine.tx import TaskTx, Tx
+    from pidurable_nb.errors import (
+        PidurableError,
+        SessionFailed,
+        TaskAborted,
+        TaskEnded,
+        TaskFailed,
+        TaskFaulted,
+        TaskOrphaned,
+    )
+    from pidurable_nb.ids import Json
+    from pidurable_nb.records.transcript import Unanswered, Written
+    from pidurable_nb.session.documents import Document
 
 __version__ = "0.1.0"
 
@@ -77,6 +79,54 @@ __all__ = [
     "__version__",
     "stored",
 ]
+
+
+_ROOMS = {
+    "Conversation": "pidurable_nb.agent.conversation",
+    "Submission": "pidurable_nb.agent.conversation",
+    "Harness": "pidurable_nb.agent.harness",
+    "Settings": "pidurable_nb.agent.settings",
+    "Aborted": "pidurable_nb.engine.phase",
+    "Done": "pidurable_nb.engine.phase",
+    "Failed": "pidurable_nb.engine.phase",
+    "Faulted": "pidurable_nb.engine.phase",
+    "Input": "pidurable_nb.engine.phase",
+    "Orphaned": "pidurable_nb.engine.phase",
+    "Outcome": "pidurable_nb.engine.phase",
+    "Phase": "pidurable_nb.engine.phase",
+    "Sleeping": "pidurable_nb.engine.phase",
+    "TaskRef": "pidurable_nb.engine.phase",
+    "Waiting": "pidurable_nb.engine.phase",
+    "stored": "pidurable_nb.engine.phase",
+    "Runtime": "pidurable_nb.engine.runtime",
+    "TaskTx": "pidurable_nb.engine.tx",
+    "Tx": "pidurable_nb.engine.tx",
+    "PidurableError": "pidurable_nb.errors",
+    "SessionFailed": "pidurable_nb.errors",
+    "TaskAborted": "pidurable_nb.errors",
+    "TaskEnded": "pidurable_nb.errors",
+    "TaskFailed": "pidurable_nb.errors",
+    "TaskFaulted": "pidurable_nb.errors",
+    "TaskOrphaned": "pidurable_nb.errors",
+    "Json": "pidurable_nb.ids",
+    "Unanswered": "pidurable_nb.records.transcript",
+    "Written": "pidurable_nb.records.transcript",
+    "Document": "pidurable_nb.session.documents",
+}
+"""Where each name lives."""
+
+
+def __getattr__(name: str) -> object:
+    room = _ROOMS.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(room), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -69,7 +69,7 @@ class Loaded:
 
     def code_for(self, file: StoreFile) -> AssumedCode:
         """The code that decisions about this file ask: the module's tasks and tools, and nothing assumed."""
-        declared = {tool.name: tool.replay for tool in self.tools}
+        declared: dict[str, Replay] = {tool.name: tool.replay for tool in self.tools}
 
         def current_replay(record: TaskRecord) -> Replay | None:
             name = tool_name(file, record)
@@ -169,7 +169,7 @@ def _module_name(place: Path) -> str:
 
 
 @contextlib.contextmanager
-def _beside(folder: Path) -> Iterator[None]:
+def _beside(folder: Path) -> Generator[None]:
     """What stands beside the module can be imported while it is loaded, as when Python runs it."""
     sys.path.insert(0, str(folder))
     try:
@@ -180,7 +180,7 @@ def _beside(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _blaming(name: str) -> Iterator[None]:
+def _blaming(name: str) -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:

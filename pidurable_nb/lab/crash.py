@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from pidurable_nb.clock import Clock
 from pidurable_nb.ids import Json
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.vfs import FileOp
@@ -29,10 +30,11 @@ _ACTS: Final = frozenset({"reserve", "reconcile"})
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A point that a run passed, with the mark that it stands for; None for an operation on the store's files."""
+    """A point that a run passed at a time of its clock; `mark` is None for an operation on the store's files."""
 
     point: Point
     mark: Mark | None
+    at_ms: int
 
     @property
     def verdict(self) -> str | None:
@@ -42,7 +44,7 @@ class Passed:
 
     def to_json(self) -> dict[str, Json]:
         """A line of a journal."""
-        line: dict[str, Json] = {"point": str(self.point)}
+        line: dict[str, Json] = {"point": str(self.point), "ms": self.at_ms}
         if self.verdict is not None:
             line["verdict"] = self.verdict
         if self.mark is not None and isinstance(self.mark.subject, TaskSubject):
@@ -59,9 +61,12 @@ class Recorder:
 
     one_by_one = True
 
-    def __init__(self, world: World, namer: Namer, *, journal: Path | None = None, files: bool = False) -> None:
+    def __init__(
+        self, world: World, namer: Namer, clock: Clock, *, journal: Path | None = None, files: bool = False
+    ) -> None:
         self.world = world
         self.namer = namer
+        self._clock = clock
         self.passed: list[Passed] = []
         self._journal = journal
         self._files = files
@@ -88,20 +93,21 @@ class Recorder:
 
     def gate(self, op: FileOp) -> int | None:
         """The gate of the store's VFS: pass the point before the operation."""
-        if self._files:
-            self._pass(Passed(self.namer.name_file_op(op), None))
+        if self._files and not self.world.is_shut:
+            self._pass(self.namer.name_file_op(op), None)
         return None
 
     def _at(self, mark: Mark) -> None:
         if self.world.is_shut:
             raise SimulatedCrash(f"life {self.world.life} is over")
-        self._pass(Passed(self.namer.name(mark), mark))
+        self._pass(self.namer.name(mark), mark)
 
-    def _pass(self, passed: Passed) -> None:
+    def _pass(self, point: Point, mark: Mark | None) -> None:
+        passed = Passed(point, mark, self._clock.now_ms())
         self.passed.append(passed)
         if self._journal is not None:
             append(self._journal, passed.to_json())
-        self._arrived(passed.point)
+        self._arrived(point)
 
     def _arrived(self, point: Point) -> None:
         """A place for plans."""
@@ -118,6 +124,7 @@ class CrashPlan(Recorder):
         self,
         world: World,
         namer: Namer,
+        clock: Clock,
         *,
         at: Point | None,
         kind: CrashKind,
@@ -125,7 +132,9 @@ class CrashPlan(Recorder):
         journal: Path | None = None,
         files: bool = False,
     ) -> None:
-        super().__init__(world, namer, journal=journal, files=files or (at is not None and at.what[:4] == "vfs."))
+        super().__init__(
+            world, namer, clock, journal=journal, files=files or (at is not None and at.what[:4] == "vfs.")
+        )
         self.crashed: Point | None = None
         """Where the life ended, once it has."""
         self._at_point = at

@@ -30,7 +30,8 @@ OUTSIDE_WORDS: Final[Mapping[Outside, str]] = {
 def to_text(explanation: Explanation) -> str:
     """The page: which store, when and with which code; what happens to each task and submission; what to type next."""
     lines = [
-        f"{visible(explanation.source.name)}   as of {_time(explanation.now_ms)}, read from a copy",
+        visible(explanation.source.name),
+        f"as of  {_time(explanation.now_ms)}, read from a copy",
         f"code   {_assumed(explanation)}",
         "",
         *_tasks(explanation),

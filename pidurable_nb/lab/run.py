@@ -33,9 +33,10 @@ from pidurable_nb.store.sqlite import SqliteStorage
 from pidurable_nb.store.storage import Storage
 from pidurable_nb.store.stranger import StoreFile
 
-__all__ = ["Lived", "Plan", "SeededIds", "carry", "child", "life", "run_here", "start_ms"]
+__all__ = ["EPOCH_MS", "Lived", "Plan", "SeededIds", "carry", "child", "life", "run_here"]
 
-_EPOCH_MS: Final = 1_750_000_000_000
+EPOCH_MS: Final = 1_750_000_000_000
+"""When the virtual time of a first life begins."""
 _STEPS: Final = 200_000
 """A life that takes more steps of its loop than this has run away."""
 
@@ -59,12 +60,15 @@ class SeededIds:
 class Plan:
     """How one life goes. `number` counts lives from 1; `at` is where it dies, None where it may end by itself.
 
+    Its virtual time begins at `start_ms`: no earlier than the life before it ended, or the clock was set back.
+
     `seed` decides the order of what is ready, None is first in, first out; names and, with `same_bytes`, SQLite's salts
     repeat in either case. `same_bytes` changes a global of SQLite: for comparisons. `record_files` keeps every file
     operation. `virtual` is for lives in a child: here every life is.
     """
 
     number: int = 1
+    start_ms: int = EPOCH_MS
     at: Point | None = None
     kind: CrashKind = "freeze"
     seed: int | None = None
@@ -78,6 +82,7 @@ class Plan:
         """What `from_json` makes a plan of, in another process."""
         return {
             "number": self.number,
+            "start_ms": self.start_ms,
             "at": None if self.at is None else str(self.at),
             "kind": self.kind,
             "seed": self.seed,
@@ -93,6 +98,7 @@ class Plan:
         match value:
             case {
                 "number": int(number),
+                "start_ms": int(start_ms),
                 "at": str() | None as at,
                 "kind": "freeze" | "kill" as kind,
                 "seed": int() | None as seed,
@@ -103,6 +109,7 @@ class Plan:
             }:
                 return cls(
                     number=number,
+                    start_ms=start_ms,
                     at=None if at is None else Point.parse(at),
                     kind=kind,
                     seed=seed,
@@ -135,10 +142,10 @@ class Lived:
         """The names of what it passed, in order."""
         return tuple(passed.point for passed in self.passed)
 
-
-def start_ms(number: int) -> int:
-    """When the virtual time of a life begins: a second after that of the one before."""
-    return _EPOCH_MS + 1000 * (number - 1)
+    def next(self, plan: Plan) -> Plan:
+        """The same plan for the life behind this one, a second later and to its own end."""
+        ended_ms = self.passed[-1].at_ms if self.passed else plan.start_ms
+        return replace(plan, number=self.number + 1, start_ms=ended_ms + 1000, at=None)
 
 
 async def life(scenario: Scenario, storage: Storage, recorder: CrashPlan, *, clock: Clock, ids: Ids) -> None:
@@ -184,12 +191,13 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
         if image is not None:
             kept.append(carry(store, image))
 
-    recorder = _recorder(store, world, plan, freeze)
+    clock = LoopClock(plan.start_ms)
+    recorder = _recorder(store, world, clock, plan, freeze)
     loop = DeterministicLoop(plan.seed, limit=_STEPS)
     vfs = RecordingVfs(record=plan.record_files, gate=recorder.gate if recorder.watches_files else None)
     ids = SeededIds(f"{plan.number}")
     storage = SqliteStorage(store, durability=plan.durability, inline=True, vfs=vfs.name, draw=ids.name)
-    main = life(scenario, storage, recorder, clock=LoopClock(start_ms(plan.number)), ids=ids)
+    main = life(scenario, storage, recorder, clock=clock, ids=ids)
     try:
         error = _drive(loop, main)
     finally:
@@ -209,14 +217,16 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
     )
 
 
-def _recorder(store: Path, world: World, plan: Plan, freeze: Callable[[SimulatedCrash], None]) -> CrashPlan:
+def _recorder(
+    store: Path, world: World, clock: Clock, plan: Plan, freeze: Callable[[SimulatedCrash], None]
+) -> CrashPlan:
     namer = Namer(plan.number)
     with contextlib.suppress(NotAStore):  # no life before has made it, or none was let make it to the end
         if plan.number > 1:
             with StoreFile.of_copy(store) as file:
                 namer.learn(file)
     return CrashPlan(
-        world, namer, at=plan.at, kind=plan.kind, freeze=freeze, journal=plan.journal, files=plan.record_files
+        world, namer, clock, at=plan.at, kind=plan.kind, freeze=freeze, journal=plan.journal, files=plan.record_files
     )
 
 
@@ -276,6 +286,7 @@ async def _run_really(scenario: Scenario, store: Path, ledger: Path, plan: Plan)
     def freeze(_crash: SimulatedCrash) -> None:
         raise RuntimeError("a life that is not on the deterministic loop dies by kill only")
 
-    recorder = _recorder(store, world, plan, freeze)
+    clock = SystemClock()
+    recorder = _recorder(store, world, clock, plan, freeze)
     storage = SqliteStorage(store, durability=plan.durability)
-    await life(scenario, storage, recorder, clock=SystemClock(), ids=RandomIds())
+    await life(scenario, storage, recorder, clock=clock, ids=RandomIds())

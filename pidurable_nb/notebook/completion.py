@@ -54,7 +54,8 @@ def _candidates(commands: Commands, desk: Desk, words: Sequence[str], fragment: 
         return [option for action in actions for option in action.option_strings if option.startswith(fragment)]
     action = _action_at(actions, words[1:])
     if action is None:
-        return []
+        tail = command.completes.get("tail")
+        return [word for word in tail(desk, fragment) if word.startswith(fragment)] if tail is not None else []
     if action.choices is not None:
         return [str(choice) for choice in action.choices if str(choice).startswith(fragment)]
     return [word for word in _known(command, action, desk, fragment) if word.startswith(fragment)]

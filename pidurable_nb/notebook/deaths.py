@@ -17,6 +17,7 @@ from pidurable_nb.agent.harness import Durability, Harness
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError
+from pidurable_nb.ids import Json
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashKind, Passed
 from pidurable_nb.lab.forkserver import ForkServer
@@ -123,7 +124,7 @@ def kill(scenario: Scenario, point: Point | None, folder: Path, durability: Dura
     """Run a first life in a child process and kill it at `point`, or where it kills itself. Raises DidNotDie."""
     store, ledger, journal = folder / f"{scenario.name}.sqlite", folder / "ledger.jsonl", folder / "journal.jsonl"
     plan = Plan(at=point, kind="kill", durability=durability, virtual=scenario.virtual, journal=journal)
-    argument = {
+    argument: Json = {
         "scenario": f"{scenario.module}:{scenario.name}",
         "store": str(store),
         "ledger": str(ledger),

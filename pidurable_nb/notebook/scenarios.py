@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeGuard
 
 from IPython.core.error import UsageError
 
+from pidurable_nb.agent.harness import Harness
 from pidurable_nb.engine.phase import Phase
-from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.scenario import EffectPolicy, Facts, Roots, Scenario
 from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, quiet
 
 MARK: Final = "# Written by %%pi scenario, from a cell: change the cell, not this file."
@@ -57,20 +60,38 @@ def scenario_of(names: dict[str, object], name: str) -> Scenario:
         if isinstance(value, type) and issubclass(value, Phase) and value._task is not None
     ]
     begin = names.get("begin")
-    if not tasks or not callable(begin):
+    if not tasks or not _is_begin(begin):
         missing = "no task: write a phase with task=" if not tasks else "no begin: write async def begin(harness)"
         raise UsageError(f"%%pi scenario {name}: the cell has {missing}")
-    optional = {word: names[word] for word in ("attend", "invariants", "policy") if word in names}
-    kill_point = names.get("kill_point")
-    return Scenario(
+    kill_point, policy = names.get("kill_point"), names.get("policy")
+    made = Scenario(
         name=name,
         title=_title(names),
         module=str(names["__name__"]),
         tasks=lambda: tasks,
         begin=begin,
         kill_point=kill_point if isinstance(kill_point, str) else None,
-        **optional,  # type: ignore[arg-type]  # names of a module that somebody else wrote
     )
+    attend, invariants = names.get("attend"), names.get("invariants")
+    made = replace(made, attend=attend) if _is_attend(attend) else made
+    made = replace(made, invariants=invariants) if _is_invariants(invariants) else made
+    return replace(made, policy=policy) if _is_policy(policy) else made
+
+
+def _is_begin(value: object) -> TypeGuard[Callable[[Harness], Awaitable[None]]]:
+    return callable(value)
+
+
+def _is_attend(value: object) -> TypeGuard[Callable[[Harness, Roots], Awaitable[None]]]:
+    return callable(value)
+
+
+def _is_invariants(value: object) -> TypeGuard[Callable[[Facts], Iterable[str]]]:
+    return callable(value)
+
+
+def _is_policy(value: object) -> TypeGuard[Mapping[str, EffectPolicy]]:
+    return isinstance(value, Mapping)
 
 
 def _title(names: dict[str, object]) -> str:

@@ -257,7 +257,7 @@ def test_the_page_is_eighty_columns_of_plain_text(name: str) -> None:
 
 def test_the_page_says_what_happens_why_and_what_was_assumed() -> None:
     page = to_text(explain(STORES / "tool-unsafe.sqlite", now_ms=1_796_043_700_000))
-    assert "tool-unsafe.sqlite   as of 2026-11-30 13:01 UTC, read from a copy" in page
+    assert page.startswith("tool-unsafe.sqlite\nas of  2026-11-30 13:01 UTC, read from a copy\n")
     assert "task 12   INTERRUPT   pi.tool, running in execute" in page
     assert "The transfer is not run again. It is unsafe, so the model is told it was cut" in page
     assert "outside: ? unknown   laws T7 E1 E3" in page

@@ -319,3 +319,25 @@ def test_f4_a_checkpoint_that_fails_is_looked_at(tmp_path: Path, watched: Callab
     asyncio.run(main())
     assert len(dump(path)["conversations"]) == 1  # the log still holds it
     assert not lock_path(path).exists()
+
+
+def test_f4_after_a_freeze_nothing_reaches_the_files_and_closing_ends(
+    tmp_path: Path, watched: Callable[..., RecordingVfs]
+) -> None:
+    path, vfs = tmp_path / "s.sqlite", watched()
+
+    async def main() -> None:
+        storage = SqliteStorage(path, vfs=vfs.name)
+        await storage.open()
+        await start(storage)
+        vfs.freeze()
+        before = [path.read_bytes(), path.with_name("s.sqlite-wal").read_bytes()]
+        with pytest.raises(StorageError) as failed:
+            await note(storage)
+        assert failed.value.stored == "unknown"
+        with pytest.raises(StorageError):
+            await storage.close()
+        assert [path.read_bytes(), path.with_name("s.sqlite-wal").read_bytes()] == before
+
+    asyncio.run(main())
+    assert len(dump(path)["conversations"]) == 1
