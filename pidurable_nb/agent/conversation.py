@@ -11,7 +11,7 @@ from pidurable_nb.agent.owning import forwarded, owned_loop
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.tx import Tx
 from pidurable_nb.errors import StorageRequestError
-from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, SubmissionId
+from pidurable_nb.ids import ABSENT, ROOT, Absent, ConversationId, EntryId, Json, SubmissionId
 from pidurable_nb.probe import ConversationSubject, SubmissionSubject
 from pidurable_nb.records.transcript import (
     Answered,
@@ -48,8 +48,10 @@ class CommitBlock:
         engine = self._harness.engine
         where = self._conversation
         if where is not None:
-            await engine.know(where)
-        subject = ConversationSubject(where if where is not None else ConversationId(1))
+            if where == ROOT and not engine.table.conversation_known(ROOT):
+                await self._harness.root()  # made by asking for it
+            await engine.kin.know(where)
+        subject = ConversationSubject(where if where is not None else ROOT)
         self._block = engine.session.block(subject, barrier=self._barrier, conversation=where)
         return Tx(await self._block.__aenter__(), engine)
 
@@ -111,9 +113,9 @@ class Conversation:
         Raises RequestConflict when the request id was admitted for another type.
         """
         if kind.startswith("pi."):
-            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's; use another")
+            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's")
         engine = self._harness.engine
-        await engine.know(self.id)
+        await engine.kin.know(self.id)
         draft = WriteDraft(kind=kind, text=text, data=data)
         subject = ConversationSubject(self.id)
         barrier = request_id is not None

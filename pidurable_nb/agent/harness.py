@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 D = TypeVar("D", bound=Document)
 Durability = Literal["kill", "barrier", "power"]
+SETTLED = frozenset({"done", "unanswered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +128,21 @@ class Harness:
         harness: Harness | None = None
 
         def heard(error: BaseException) -> None:
-            report(error)
             if isinstance(error, SessionFailed) and harness is not None:
                 harness._fail(error)
+            report(error)
 
         session = await Session.open(storage, clock=settings.clock, probe=settings.probe, report=heard)
         rules = ConversationRules(settings.ids, settings.clock)
         engine = Engine(
-            session, registry, rules, clock=settings.clock, probe=settings.probe, report=heard,
+            session, registry, rules, clock=settings.clock, probe=settings.probe, report=session.report,
             settings=lambda: settings.engine,
         )  # fmt: skip
         harness = Harness(session, engine, registry, settings)
         try:
             await engine.open(run=run)
         except BaseException:
-            await session.close()
+            await harness.aclose()
             raise
         return harness
 
@@ -156,12 +157,16 @@ class Harness:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self.engine.close()
-        await self._session.close()
-        failed = self._session.failed
-        self._end_waits(failed or SessionClosed("the harness was closed; open the store again"))
-        if not self.closed.done():
-            self.closed.set_result(Closed("failed", failed) if failed is not None else Closed("closed"))
+        try:
+            try:
+                await self.engine.close()
+            finally:
+                await self._session.close()
+        finally:
+            failed = self._session.failed
+            self._end_waits(failed or SessionClosed("the harness was closed; open the store again"))
+            if not self.closed.done():
+                self.closed.set_result(Closed("failed", failed) if failed is not None else Closed("closed"))
 
     def _fail(self, error: SessionFailed) -> None:
         """F1: the harness closes itself."""
@@ -234,12 +239,15 @@ class Harness:
         return page.items
 
     @forwarded
-    async def abort(self, ref: TaskRef[object] | int) -> bool:
+    async def abort(self, ref: TaskRef[object] | int, *, background: bool = False) -> bool:
         """Ask a task to end: its owned work first, then its abort handler (O2). False when it had ended already.
+
+        With `background`, work that runs in the background of what it owns is asked too (O3).
 
         Durability: the mark is stored on return. Raises StorageRequestError when there is no such task.
         """
-        return await self.engine.abort(ref if isinstance(ref, TaskRef) else TaskRef(TaskId(ref)))
+        asked = ref if isinstance(ref, TaskRef) else TaskRef[object](TaskId(ref))
+        return await self.engine.abort(asked, background=background)
 
     @forwarded
     async def retry(self, ref: TaskRef[object] | int) -> None:
@@ -278,14 +286,25 @@ class Harness:
 
     async def settled(self, id: SubmissionId) -> SubmissionRecord:
         """The record of a submission, when it is settled."""
-        found = await self._session.submission(id)
-        if found is None:
-            raise StorageRequestError(f"submission {id} does not exist")
-        if found.status in ("done", "unanswered"):
-            return found
         settler: asyncio.Future[SubmissionRecord] = asyncio.get_running_loop().create_future()
-        self._settlers.setdefault(id, []).append(settler)
-        return await settler
+        self._settlers.setdefault(id, []).append(settler)  # before the read: it may be settled in between
+        try:
+            found = await self._session.submission(id)
+            if found is None:
+                raise StorageRequestError(f"submission {id} does not exist")
+            return found if found.status in SETTLED else await settler
+        finally:
+            self._give_up(id, settler)
+
+    def _give_up(self, id: SubmissionId, settler: asyncio.Future[SubmissionRecord]) -> None:
+        """Leave nothing behind of a wait that is over, whatever ended it."""
+        waiting = self._settlers.get(id, [])
+        if settler in waiting:
+            waiting.remove(settler)
+            if not waiting:
+                del self._settlers[id]
+        if settler.done() and not settler.cancelled():
+            settler.exception()
 
     @forwarded
     async def read(
@@ -297,7 +316,7 @@ class Harness:
 
     def _follow(self, changes: Changes) -> None:
         for id, change in changes.submissions.items():
-            if change.after.status in ("done", "unanswered"):
+            if change.after.status in SETTLED:
                 for settler in self._settlers.pop(id, ()):
                     if not settler.done():
                         settler.set_result(change.after)

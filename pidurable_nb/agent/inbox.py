@@ -48,7 +48,10 @@ class Admission:
 async def admit_write(
     tx: Transaction, conversation: ConversationId, draft: WriteDraft, request_id: str | None
 ) -> Admission:
-    """Admit a write once (S1). Placed at once in an idle conversation with an empty inbox, else queued (S2, S4)."""
+    """Admit a write once (S1): queued behind a run, else placed at once, behind the writes that wait already (S2, S4).
+
+    A write starts no run, so inputs that wait stay where they are (S3).
+    """
     if request_id is not None:
         known = await tx.submission_by_request(conversation, request_id)
         if known is not None:
@@ -56,16 +59,38 @@ async def admit_write(
     state = await tx.read(live.LIVE, live.at(live.LIVE, conversation))
     inbox = await tx.read(live.INBOX, live.at(live.INBOX, conversation))
     items = items_of(inbox)
+    busy = live.busy(state)
+    waiting = () if busy else await _queued_writes(tx, items)
     record = SubmissionRecord(
         id=SubmissionId(tx.mint()), conversation=conversation, type="write", state=Queued(), request_id=request_id
     )
-    if not live.busy(state) and not items:
-        _place(tx, record, _entry_of(draft, tx.now_ms()))
-    else:
+    entry = _entry_of(draft, tx.now_ms())
+    if busy:
         box = await tx.edit(live.INBOX, live.at(live.INBOX, conversation))
-        box["items"] = [*items, {"id": record.id, "mode": "write", "entry": _entry_of(draft, tx.now_ms())}]
+        box["items"] = [*items, {"id": record.id, "mode": "write", "entry": entry}]
         tx.put_submission(record)
+        return Admission(record.id, "new")
+    if waiting:
+        placed = {queued.id for queued, _ in waiting}
+        box = await tx.edit(live.INBOX, live.at(live.INBOX, conversation))
+        box["items"] = [item for item in items if item.get("id") not in placed]
+    for queued, kept in (*waiting, (record, entry)):
+        _place(tx, queued, kept)
     return Admission(record.id, "new")
+
+
+async def _queued_writes(
+    tx: Transaction, items: Sequence[JsonObject]
+) -> tuple[tuple[SubmissionRecord, JsonObject], ...]:
+    """The writes that wait, in id order, with the entries they asked for."""
+    found: list[tuple[SubmissionRecord, JsonObject]] = []
+    for item in items:
+        id, entry = item.get("id"), item.get("entry")
+        if item.get("mode") == "write" and isinstance(id, int) and isinstance(entry, Mapping):
+            record = await tx.submission(SubmissionId(id))
+            if record is not None and isinstance(record.state, Queued):
+                found.append((record, entry))
+    return tuple(found)
 
 
 async def _admitted_before(tx: Transaction, known: SubmissionRecord, draft: WriteDraft) -> Admission:
@@ -97,9 +122,9 @@ def _timeless(entry: JsonObject) -> Json:
     model = entry.get("model")
     messages: Sequence[Json] = model if isinstance(model, Sequence) and not isinstance(model, str) else ()
     bare: list[Json] = [
-        {name: value for name, value in message.items() if name != "timestamp"} if isinstance(message, Mapping) else message
-        for message in messages
-    ]  # fmt: skip
+        {name: value for name, value in m.items() if name != "timestamp"} if isinstance(m, Mapping) else m
+        for m in messages
+    ]
     return {**{name: entry[name] for name in ("kind", "data", "head") if name in entry}, "model": bare}
 
 
@@ -131,7 +156,7 @@ def _place(tx: Transaction, record: SubmissionRecord, entry: JsonObject) -> None
     messages = tuple(m for m in model if isinstance(m, Mapping)) if isinstance(model, Sequence) else None
     placed = tx.append(
         str(entry["kind"]),
-        data=entry["data"] if "data" in entry else ABSENT,
+        data=entry.get("data", ABSENT),
         model=messages,
         head="self" if head == "self" else None,
         conversation=record.conversation,
@@ -175,6 +200,4 @@ async def settle_inputs(
     """The run that had these inputs ended without an answer: they are unanswered, with its reason (S2)."""
     for record in records:
         if isinstance(record.state, Placed):
-            tx.put_submission(
-                replace(record, state=Unanswered(reason=reason, detail=detail, entry=record.state.entry))
-            )
+            tx.put_submission(replace(record, state=Unanswered(reason=reason, detail=detail, entry=record.state.entry)))

@@ -83,9 +83,7 @@ def _called(messages: Sequence[JsonObject] | None, call: str) -> str | None:
 
 def _content(output: Json, diagnostics: Sequence[Json]) -> list[Json]:
     kept: list[Json] = [{"type": "text", "text": output}] if isinstance(output, str) and output else []
-    lines = [
-        f"[{item.get('severity')}] {item.get('message')}" for item in diagnostics if isinstance(item, Mapping)
-    ]
+    lines = [f"[{item.get('severity')}] {item.get('message')}" for item in diagnostics if isinstance(item, Mapping)]
     return [*kept, {"type": "text", "text": "\n".join(("<harness>", *lines, "</harness>"))}]
 
 

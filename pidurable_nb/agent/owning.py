@@ -39,14 +39,14 @@ def forwarded(
 ) -> Callable[Concatenate[O, P], Coroutine[None, None, R]]:
     """An async method that runs on the harness's own loop, wherever it is awaited."""
 
-    @functools.wraps(method)
-    async def call(self: O, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: O, /, *args: P.args, **kwargs: P.kwargs) -> R:
         home = self.owning_harness.loop
         if asyncio.get_running_loop() is home:
             return await method(self, *args, **kwargs)
         return await _elsewhere(home, method(self, *args, **kwargs))
 
-    return call
+    forwarding: Callable[Concatenate[O, P], Coroutine[None, None, R]] = call
+    return functools.update_wrapper(forwarding, method)
 
 
 async def _elsewhere(home: asyncio.AbstractEventLoop, work: Coroutine[None, None, R]) -> R:

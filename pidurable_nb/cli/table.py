@@ -7,6 +7,12 @@ from typing import Final
 from pidurable_nb.cli.subcommand import Listed, Subcommand
 
 
+def _demo() -> Subcommand:
+    from pidurable_nb.cli.demo import DEMO
+
+    return DEMO
+
+
 def _inspect() -> Subcommand:
     from pidurable_nb.cli.inspect import INSPECT
 
@@ -38,6 +44,7 @@ def _doctor() -> Subcommand:
 
 
 TABLE: Final[tuple[Listed, ...]] = (
+    Listed(name="demo", help="kills the built-in scenarios for real, recovers them, and reports", load=_demo),
     Listed(name="lab", help="opens JupyterLab on a copy of the tour", load=_lab),
     Listed(name="inspect", help="what is in a store", load=_inspect),
     Listed(name="why", help="what recovery will do with a store, and by which law", load=_why),

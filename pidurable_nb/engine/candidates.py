@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pidurable_nb.engine.snapshot import ancestors
-from pidurable_nb.engine.transition import kept_fault
+from pidurable_nb.engine.table import TaskTable
 from pidurable_nb.errors import IllegalTransition, OwnerGone, StorageRequestError
 from pidurable_nb.ids import ConversationId, TaskId
 from pidurable_nb.records import task as stored
@@ -27,21 +27,29 @@ class Candidates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._ended: list[TaskRecord] = []
+
+    def take_ended(self) -> list[TaskRecord]:
+        """The terminal tasks that waits of the block name which is staged now."""
+        ended, self._ended = self._ended, []
+        return ended
 
     async def complete(self, tx: Transaction) -> None:
         """O1, O2, T4, T5. Raises OwnerGone, IllegalTransition or StorageRequestError; the block is rolled back."""
+        self._ended = []  # of a block that was rolled back
         tasks = tx.written_tasks
         if not tasks and not tx.written_conversations:
             return
         made = {record.id: record for record in tx.written_conversations}
-        for record in made.values():
-            if record.owner is not None:
-                await self._check_owner(record.owner.task, tasks, f"conversation {record.id}")
+        for conversation in made.values():
+            if conversation.owner is not None:
+                await self._check_owner(conversation.owner.task, tasks, f"conversation {conversation.id}")
         for record in list(tasks.values()):
             if self._engine.table.live_task(record.id) is None and record.live:
                 await self._check_new(record, tasks, made)
             if isinstance(record.state, stored.Waiting):
-                await self._check_wait(record, record.state, tasks)
+                if self._is_new_wait(record, record.state):
+                    await self._check_wait(record, record.state, tx)
             elif isinstance(record.state, stored.Terminal):
                 await self._end(record, tasks, made, tx)
 
@@ -52,7 +60,13 @@ class Candidates:
         if record.owner is not None:
             await self._check_owner(record.owner, tasks, what)
         if record.conversation not in made:
-            await self._engine.know(record.conversation)
+            await self._engine.kin.know(record.conversation)
+            await self._engine.kin.know_owners(record.conversation)
+
+    def _is_new_wait(self, record: TaskRecord, state: stored.Waiting) -> bool:
+        """What was accepted once is not checked again when the task is only marked: its fault, if any, is old."""
+        known = self._engine.table.live_task(record.id)
+        return known is None or not isinstance(known.state, stored.Waiting) or known.state.on != state.on
 
     async def _check_owner(self, owner: TaskId, tasks: Mapping[TaskId, TaskRecord], what: str) -> None:
         record = tasks.get(owner) or self._engine.table.live_task(owner)
@@ -63,25 +77,25 @@ class Candidates:
         if record.abort_requested:
             raise OwnerGone(f"{what}: its owner, task {owner}, is to be aborted; compensate inline instead (O2)")
 
-    async def _check_wait(
-        self, record: TaskRecord, state: stored.Waiting, tasks: Mapping[TaskId, TaskRecord]
-    ) -> None:
+    async def _check_wait(self, record: TaskRecord, state: stored.Waiting, tx: Transaction) -> None:
         table = self._engine.table
         above = set(ancestors(table, record.id))
         for id in state.on:
             if id == record.id or id in above:
-                raise IllegalTransition(f"task {record.id} waits for task {id}, itself or an owner; that never ends (T4)")
-            named = tasks.get(id) or table.task(id) or await self._engine.session.task(id)
+                raise IllegalTransition(
+                    f"task {record.id} waits for task {id}, itself or an owner; that never ends (T4)"
+                )
+            named = tx.peek_task(id) or table.task(id) or await self._engine.session.task(id)
             if named is None:
                 raise StorageRequestError(f"task {record.id} waits for task {id}, which does not exist (T4)")
             if state.fail_fast and named.owner != record.id:
                 raise IllegalTransition(
                     f"task {record.id} does not own task {id}; fail_fast is for owned tasks only (T4)"
                 )
-            if kept_fault(named) is not None:
+            if self._engine.rests(named):
                 raise IllegalTransition(f"task {id} rests on a fault; retry it before task {record.id} waits (T11)")
             if not named.live:
-                table.learn_ended(named)
+                self._ended.append(named)
 
     async def _end(
         self,
@@ -112,16 +126,22 @@ class Candidates:
         table = self._engine.table
         if not new.live or table.live_task(new.id) is not None:
             return False
-        here: TaskRecord | None = new
-        while here is not None and not here.background:
-            conversation = made.get(here.conversation)
-            if here.owner is not None:
-                above: TaskId | None = here.owner
-            elif conversation is not None:
-                above = conversation.owner.task if conversation.owner is not None else None
-            else:
-                above = table.conversation_owner(here.conversation)
-            if above == owner:
+        here = _owner_of(new, table, made)
+        background = new.background
+        while here is not None and not background:
+            if here == owner:
                 return True
-            here = (tasks.get(above) or table.task(above)) if above is not None else None
+            known = tasks.get(here)
+            background = known.background if known is not None else table.background(here)
+            here = _owner_of(known, table, made) if known is not None else table.parent(here)
         return False
+
+
+def _owner_of(record: TaskRecord, table: TaskTable, made: Mapping[ConversationId, ConversationRecord]) -> TaskId | None:
+    """The task that owns it, directly or through its conversation, which this block may have made."""
+    if record.owner is not None:
+        return record.owner
+    conversation = made.get(record.conversation)
+    if conversation is None:
+        return table.conversation_owner(record.conversation)
+    return conversation.owner.task if conversation.owner is not None else None

@@ -6,10 +6,10 @@ happens to a task. The rows of the table are in `rows`; this module prepares wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from pidurable_nb.engine import rows
 from pidurable_nb.engine.registry import Blocked, Code, Fit
@@ -196,9 +196,6 @@ def decide_task(
     raise IllegalTransition(f"task {was.id} is {was.status}; only a live task has a verdict")
 
 
-Decide: TypeAlias = Callable[..., Verdict]
-
-
 def decide_tasks(view: View, code: Code, policy: Policy, now_ms: float) -> Mapping[TaskId, Verdict]:
     """A verdict for every live task, with the marks that follow applied first, to a fixpoint (O5, O6, T7).
 
@@ -258,10 +255,11 @@ def implied_marks(
     """
     failing = frozenset(certain)
     found: dict[TaskId, ImpliedMark] = {}
+    known: dict[TaskId, TaskId | None] = {}
     records = tuple(view.live() if among is None else among)
     for record in records:
         if _may_follow(view, record):
-            source = cancelled_above(view, record.id, marked, failing)
+            source = cancelled_above(view, record.id, marked, failing, known)
             if source is not None:
                 found[record.id] = ImpliedMark("O5", source)
     for record in sorted(records, key=lambda record: record.id):
@@ -277,7 +275,7 @@ def _fail_siblings(
     """T4: the first failure marks every other live task of the wait. A stored one came before one that is certain."""
     members = [(id, view.task(id)) for id in state.on]
     failed = [id for id, record in members if record is not None and holds_failure(record)]
-    failed += [id for id, record in members if record is not None and id in failing]
+    failed += sorted(id for id, record in members if record is not None and id in failing)
     if not failed:
         return
     culprit = failed[0]
@@ -297,17 +295,33 @@ def is_abandoned(view: View, record: TaskRecord) -> bool:
 
 
 def cancelled_above(
-    view: View, id: TaskId, marked: frozenset[TaskId] = frozenset(), failing: frozenset[TaskId] = frozenset()
+    view: View,
+    id: TaskId,
+    marked: frozenset[TaskId] = frozenset(),
+    failing: frozenset[TaskId] = frozenset(),
+    known: dict[TaskId, TaskId | None] | None = None,
 ) -> TaskId | None:
-    """O5: the nearest cancelled live owner, not looking past a background task that is not cancelled itself."""
+    """O5: the nearest cancelled live owner, not looking past a background task that is not cancelled itself.
+
+    `known` keeps the answers for everything on the way, so that many questions about one tree cost one walk.
+    """
     if view.background(id):
         return None
+    source: TaskId | None = None
+    passed = [id]
     for above in ancestors(view, id):
         if is_cancelled(view, above, marked, failing):
-            return above
+            source = above
+            break
         if view.background(above):
-            return None
-    return None
+            break
+        if known is not None and above in known:
+            source = known[above]
+            break
+        passed.append(above)
+    if known is not None:
+        known.update(dict.fromkeys(passed, source))
+    return source
 
 
 def is_cancelled(

@@ -6,7 +6,8 @@ It ties the table of live tasks, the scheduler that acts on verdicts, and the in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,17 +16,21 @@ from pidurable_nb.engine.candidates import Candidates
 from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.household import Household
 from pidurable_nb.engine.invocation import Invocation
+from pidurable_nb.engine.kin import PAGE, Kin
 from pidurable_nb.engine.phase import Aborted, Done, Failed, Faulted, Orphaned, Outcome, Phase, TaskRef
 from pidurable_nb.engine.reading import D, read_document
 from pidurable_nb.engine.registry import Code, Fits, Registry, TaskDefinition
 from pidurable_nb.engine.scheduler import Scheduler
-from pidurable_nb.engine.table import TaskTable, missing_from_waits
+from pidurable_nb.engine.snapshot import ancestors
+from pidurable_nb.engine.table import TaskTable
 from pidurable_nb.engine.transition import Close, Free, Mark, Reopen, advance, kept_fault
 from pidurable_nb.engine.tx import startable
+from pidurable_nb.engine.waits import Waits
 from pidurable_nb.errors import (
     IllegalTransition,
     SessionClosed,
     SessionFailed,
+    StorageError,
     StorageRequestError,
     TaskAborted,
     TaskFailed,
@@ -36,15 +41,16 @@ from pidurable_nb.ids import ConversationId, EntryId, TaskId
 from pidurable_nb.probe import Probe, SessionSubject, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
-from pidurable_nb.records.transcript import ConversationRecord
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
 from pidurable_nb.store.storage import TaskQuery
 
 R = TypeVar("R")
-PAGE = 500
-NO_TASKS: Mapping[TaskId, TaskRecord] = {}
+CANCELLATIONS = 3
+"""How often code is cancelled when everything is closed; legitimate work in a `finally` gets PATIENCE_S before it is
+cut by the second."""
+PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +86,17 @@ class Engine:
         self.opening = session.opened.opening
         self.origin = session.opened.origin
         self.table = TaskTable(self.opening)
+        self.kin = Kin(session, self.table, household)
         self.scheduler = Scheduler(self)
         self._candidates = Candidates(self)
         self._stored: dict[TaskId, TaskRecord] = {}
         self._reserved: dict[TaskId, Verdict] = {}
         self._invocations: dict[TaskId, Invocation] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._waiters: dict[TaskId, list[asyncio.Future[None]]] = {}
-        self._idlers: list[asyncio.Future[None]] = []
+        self._waits = Waits()
         self._closing = False
-        registry.subscribe(self._code_changed)
+        self._loop = asyncio.get_running_loop()
+        self._unsubscribe = registry.subscribe(self._code_changed)
 
     # -- what its parts ask --------------------------------------------------------------------------------------------
 
@@ -115,6 +122,16 @@ class Engine:
         """The definition with which a task can begin at `phase`. Raises UnknownPhase."""
         name = type(phase)._task
         return startable(self.registry.ready(name) if name is not None else None, phase)
+
+    @property
+    def over(self) -> bool:
+        """Whether no code of a task may run any more: the session has failed, or everything is being closed."""
+        return self._closing or self.session.failed is not None
+
+    def rests(self, record: TaskRecord) -> bool:
+        """T11: whether a fault keeps the task that this very opening has seen."""
+        fault = kept_fault(record)
+        return fault is not None and fault.opening == self.opening
 
     def replaced(self, definition: TaskDefinition, record: TaskRecord) -> bool:
         """T10: whether other code is installed for the task by now, and can take it."""
@@ -155,60 +172,14 @@ class Engine:
         the format has changed and the sequence number stays.
         """
         self.session.attend(self)
-        await self._load()
+        self._stored.update(await self.kin.load())
         await self._reopen()
         self.scheduler.touch_all(self.opening)
         await self.scheduler.drain()
         self.table.fresh = False
-        self._spawn(self.scheduler.run(), "scheduler")
+        self.scheduler.start()
         if run:
             self.scheduler.resume()
-
-    async def _load(self) -> None:
-        after: int | None = None
-        found: dict[TaskId, TaskRecord] = {}
-        while True:
-            page = await self.session.scan_tasks(TaskQuery(live=True), limit=PAGE, after=after)
-            found.update((record.id, record) for record in page.items)
-            if page.next is None:
-                break
-            after = page.next
-        for record in found.values():
-            await self.know(record.conversation, found)
-        for record in sorted(found.values(), key=lambda record: record.id):
-            self.table.put(record)
-            self._stored[record.id] = record
-        for id in sorted(missing_from_waits(self.table, found)):
-            ended = await self.session.task(id)
-            if ended is not None:
-                self.table.learn_ended(ended)
-
-    async def know(self, conversation: ConversationId, found: Mapping[TaskId, TaskRecord] = NO_TASKS) -> None:
-        """Bring into memory who owns a conversation, and everything above that (O1)."""
-        below: list[ConversationRecord] = []
-        here: ConversationId | None = conversation
-        while here is not None and not self.table.conversation_known(here):
-            record = await self.session.conversation(here)
-            if record is None:
-                raise StorageRequestError(f"conversation {here} does not exist")
-            below.append(record)
-            here = record.owner.conversation if record.owner is not None else None
-        for record in reversed(below):
-            self.table.learn_conversation(record)
-            run = await self.household.live_run(self.session, record.id)
-            if run is not None:
-                self.table.set_run(record.id, run)
-            if record.owner is not None:
-                await self._know_ended(record.owner.task, found)
-
-    async def _know_ended(self, owner: TaskId | None, found: Mapping[TaskId, TaskRecord]) -> None:
-        """Remember the edges of ended tasks that own something still: a chain goes on above them."""
-        while owner is not None and not self.table.edge_known(owner) and owner not in found:
-            record = self.table.task(owner) or await self.session.task(owner)
-            if record is None:
-                return
-            self.table.learn_edge(record)
-            owner = record.owner
 
     async def _reopen(self) -> None:
         now_ms = self.clock.now_ms()
@@ -231,50 +202,35 @@ class Engine:
             self.table.learn_conversation(conversation)
         for conversation_id, run in self.household.live_run_of(changes).items():
             self.table.set_run(conversation_id, run)
+        for ended in self._candidates.take_ended():
+            self.table.learn_ended(ended)
         for id, change in changes.tasks.items():
             before, after = self.table.live_task(id), change.after
+            above = tuple(ancestors(self.table, id)) if not after.live else ()  # before the table forgets them
             self.table.put(after)
             if id in self._invocations and isinstance(after.state, stored.Running) and not after.abort_requested:
                 self.scheduler.progressed(after)  # its own code goes on; there is nothing to decide
             else:
-                self.scheduler.touch_around(before, after)
+                self.scheduler.touch_around(before, after, above)
 
     def stored(self, changes: Changes) -> None:
         for id, change in changes.tasks.items():
             after = change.after
             if after.live:
                 self._stored[id] = after
-                fault = kept_fault(after)
-                if fault is not None and fault.opening == self.opening:
-                    self._resolve(id)
+                if self.rests(after):
+                    self._waits.tell(id)
             else:
                 self._stored.pop(id, None)
-                self._resolve(id)
-        if self._idlers and self.table.idle:
-            idlers, self._idlers = self._idlers, []
-            for idler in idlers:
-                if not idler.done():
-                    idler.set_result(None)
+                self._waits.tell(id)
+        if self.table.idle:
+            self._waits.tell_idle()
 
     def failed(self, error: SessionFailed) -> None:
         """F1: every wait ends with the cause, and running code is cancelled."""
         for invocation in list(self._invocations.values()):
             invocation.stop()
-        self._end_waits(error)
-
-    def _end_waits(self, error: BaseException) -> None:
-        waiting = [waiter for waiters in self._waiters.values() for waiter in waiters] + self._idlers
-        self._waiters.clear()
-        self._idlers.clear()
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_exception(error)
-                waiter.exception()
-
-    def _resolve(self, id: TaskId) -> None:
-        for waiter in self._waiters.pop(id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waits.end(error)
 
     # -- running code --------------------------------------------------------------------------------------------------
 
@@ -287,50 +243,68 @@ class Engine:
         for id in ids:
             verdict = self._reserved.pop(id, None)
             record = self.table.live_task(id)
-            if verdict is None or record is None or self._closing:
+            if verdict is None or record is None or self.over:
                 continue
-            fit = verdict.facts.fit
-            if not isinstance(fit, Fits) or not isinstance(record.state, stored.Running):
+            fit, aborting = verdict.facts.fit, verdict.name == "abort"
+            marked = record.abort_requested and not aborting  # since it was reserved: none of its phases runs
+            if not isinstance(fit, Fits) or not isinstance(record.state, stored.Running) or marked:
                 self.scheduler.touch(id)
                 continue
-            invocation = Invocation(self, record, fit.definition, aborting=verdict.name == "abort")
-            self._invocations[id] = invocation
+            self._invocations[id] = invocation = Invocation(self, record, fit.definition, aborting=aborting)
             task = invocation.start()
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
-            if record.abort_requested and not invocation.aborting:
-                self.scheduler.touch(id)
+            task.add_done_callback(functools.partial(self._invocation_done, invocation))
+            self.scheduler.started(id)
+
+    def forget_reserved(self, ids: Iterable[TaskId]) -> None:
+        """Their reservation was not stored."""
+        for id in ids:
+            self._reserved.pop(id, None)
 
     def invocation_over(self, invocation: Invocation) -> None:
         """The code of a task has returned for good; decide the task again."""
         if self._invocations.get(invocation.id) is invocation:
             del self._invocations[invocation.id]
-        self.scheduler.touch(invocation.id)
+            self.scheduler.touch(invocation.id)
 
-    def give_time(self, id: TaskId) -> None:
-        """T9: a suspect has a bounded time for progress before the next one may try."""
+    def _invocation_done(self, invocation: Invocation, task: asyncio.Task[None]) -> None:
+        """Also for one that was stopped before its first step, where none of its own code runs."""
+        self._running.discard(task)
+        self.invocation_over(invocation)
+        if not task.cancelled() and (crash := task.exception()) is not None:
+            self.session.crash(crash)  # no Exception gets here; whoever raised it wants no more of this life
 
-        async def overdue() -> None:
-            await self.clock.sleep_until(self.clock.now_ms() + self._settings().suspect_ms)
-            self.scheduler.suspect_overdue(id)
+    def give_time(self, over: Callable[[], None]) -> asyncio.Task[None]:
+        """T9: call `over` when the time that a suspect has for progress has passed."""
 
-        self._spawn(overdue(), f"time of task {id}")
+        async def wait() -> None:
+            due = self.clock.now_ms() + self._settings().suspect_ms
+            while self.clock.now_ms() < due:
+                await self.clock.sleep_until(due)
+            over()
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        return self.spawn(wait(), "time of a suspect")
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Run something of the engine's own until it ends or everything is closed."""
         task = asyncio.create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.over:
             self.report(error)
 
     # -- what a harness asks -------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Start work from now on."""
-        self.scheduler.resume()
+        """Start work from now on. May be called from anywhere."""
+        if _running_loop() is self._loop:
+            self.scheduler.resume()
+        else:
+            self._loop.call_soon_threadsafe(self.scheduler.resume)
 
     async def wait(self, ref: TaskRef[R]) -> R:
         """The task's result, when it is terminal. Raises TaskEnded when it has none, or a fault keeps it (T5, T11)."""
@@ -351,13 +325,11 @@ class Engine:
             if fault is not None and fault.opening == self.opening:
                 return Faulted(fault.message, fault.detail), True
             self._refuse_ended()
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(ref.id, []).append(waiter)
-            await waiter
+            await self._waits.task(ref.id)
 
     def _refuse_ended(self) -> None:
         if self.session.failed is not None:
-            raise self.session.failed
+            raise self.session.failure()
         if self._closing:
             raise SessionClosed("the harness is closed; open the store again to wait")
 
@@ -389,17 +361,21 @@ class Engine:
                 return tuple(found)
             after = page.next
 
-    async def abort(self, ref: TaskRef[object]) -> bool:
-        """Mark the task for abort (O2). False when it had ended already. Raises StorageRequestError for none.
+    async def abort(self, ref: TaskRef[object], *, background: bool = False) -> bool:
+        """Mark the task for abort (O2), and with `background` what it started beyond that boundary too (O3).
 
-        Durability: the mark is stored on return; the abort handler runs later, bottom up.
+        False when it had ended already. Raises StorageRequestError for none.
+
+        Durability: the marks are stored on return; the abort handlers run later, bottom up.
         """
         async with self.session.block(self._subject(ref.id), laws=("O2",), text="marked for abort") as tx:
-            record = self.table.live_task(ref.id)
-            if record is not None:
-                if not record.abort_requested:
+            live = self.table.live_task(ref.id) is not None
+            for id in (ref.id, *(sorted(self.table.descendants(ref.id)) if background else ())):
+                record = self.table.live_task(id)
+                if record is not None and not record.abort_requested:
                     tx.put_task(advance(record, Mark(), now_ms=tx.now_ms()))
-                return True
+        if live:
+            return True
         if await self.session.task(ref.id) is None:
             raise StorageRequestError(f"task {ref.id} does not exist")
         return False
@@ -422,11 +398,14 @@ class Engine:
 
     async def wait_idle(self) -> None:
         """Return when no ordinary task lives; background work does not count (O3)."""
-        while not self.table.idle:
+        while True:
             self._refuse_ended()
-            idler: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idlers.append(idler)
-            await idler
+            if not self.table.idle:
+                await self._waits.idle()
+                continue
+            await self.session.settled()  # the table is ahead of what is stored (C2)
+            if self.table.idle:
+                return
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What would happen to every live task, as decided now."""
@@ -439,14 +418,21 @@ class Engine:
     # -- code (T8, T10, T11) -------------------------------------------------------------------------------------------
 
     def _code_changed(self, kinds: frozenset[str]) -> None:
-        if self._closing:
+        """Code is installed from wherever a cell runs; deciding again is for the engine's own loop."""
+        if _running_loop() is self._loop:
+            self._decide_again(kinds)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._decide_again, kinds)
+
+    def _decide_again(self, kinds: frozenset[str]) -> None:
+        if self.over:
             return
-        kept = [r.id for r in self.table.live() if r.kind in kinds and kept_fault(r) is not None]
-        for record in self.table.live():
-            if record.kind in kinds:
-                self.scheduler.touch(record.id)
+        concerned = [record for record in self.table.live() if record.kind in kinds]
+        for record in concerned:
+            self.scheduler.touch(record.id)
+        kept = [record.id for record in concerned if self.rests(record)]
         if kept:
-            self._spawn(self._free(kept), "free kept faults")
+            self.spawn(self._free(kept), "free kept faults")
 
     async def _free(self, ids: Iterable[TaskId]) -> None:
         """T11: a re-install of its code frees a kept task."""
@@ -455,9 +441,9 @@ class Engine:
             async with self.session.block(SessionSubject(), what="reconcile", laws=("T11",), text=text) as tx:
                 for id in ids:
                     record = self.table.live_task(id)
-                    if record is not None and kept_fault(record) is not None:
+                    if record is not None and self.rests(record):
                         tx.put_task(advance(record, Free(), now_ms=tx.now_ms()))
-        except (SessionClosed, SessionFailed):
+        except (SessionClosed, SessionFailed, StorageError):
             return
 
     # -- closing -------------------------------------------------------------------------------------------------------
@@ -465,22 +451,36 @@ class Engine:
     async def close(self) -> None:
         """Stop all code, and write back what ran as pending, without counting it (T7).
 
+        Code that does not end when it is cancelled is left behind, reported, and can write nothing any more (T13).
+
         Durability: every admitted commit has settled.
         """
         if self._closing:
             return
         self._closing = True
-        for invocation in list(self._invocations.values()):
-            invocation.stop()
-        me = asyncio.current_task()
-        for task in list(self._running):
-            if task.get_name() == "scheduler" or task.get_name().startswith("time of"):
-                task.cancel()
-        while others := [task for task in self._running if task is not me]:
-            await asyncio.wait(others)
-        if self.session.failed is None:
-            await self._write_back()
-        self._end_waits(SessionClosed("the harness was closed; open the store again to wait"))
+        self._unsubscribe()
+        self.scheduler.stop()
+        try:
+            await self._stop_code()
+            if self.session.failed is None:
+                await self._write_back()
+        except (SessionFailed, StorageError):
+            pass  # the session has failed, and says so to everybody
+        finally:
+            failed = self.session.failed
+            self._waits.end(failed or SessionClosed("the harness was closed; open the store again to wait"))
+
+    async def _stop_code(self) -> None:
+        """Cancel what runs until it has ended: what swallows a cancellation gets a few more, each after some time."""
+        for _ in range(CANCELLATIONS):
+            for invocation in list(self._invocations.values()):
+                invocation.stop()
+            if not self._running:
+                return
+            await asyncio.wait(list(self._running), timeout=PATIENCE_S)
+        if self._running:
+            names = ", ".join(sorted(task.get_name() for task in self._running))
+            self.report(TimeoutError(f"{names}: cancelled {CANCELLATIONS} times and not ended; left behind"))
 
     async def _write_back(self) -> None:
         ran = [record for record in self.table.live() if isinstance(record.state, stored.Running)]
@@ -489,6 +489,13 @@ class Engine:
         async with self.session.block(SessionSubject(), what="reconcile", laws=("T7",), text="closed") as tx:
             for record in ran:
                 tx.put_task(advance(record, Close(), now_ms=tx.now_ms()))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _result(ref: TaskRef[R], outcome: Outcome[R], *, kept: bool) -> R:

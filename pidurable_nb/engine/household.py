@@ -1,4 +1,4 @@
-"""Owns what the engine asks of the room above it, where conversations and submissions are known. Never implements it."""
+"""Owns what the engine asks of the room above it, which knows conversations and submissions. Never implements it."""
 
 from __future__ import annotations
 

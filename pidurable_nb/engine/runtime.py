@@ -5,6 +5,7 @@ A runtime belongs to one invocation. After that ended, each operation raises Inv
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,10 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from pidurable_nb.clock import as_datetime
+from pidurable_nb.engine.definition import TaskDefinition
 from pidurable_nb.engine.facts import Fact, Frozen, fact_of, read_fact
 from pidurable_nb.engine.phase import Outcome, State, TaskRef
-from pidurable_nb.engine.definition import TaskDefinition
-from pidurable_nb.engine.tx import TaskTx
+from pidurable_nb.engine.tx import Landed, TaskTx
 from pidurable_nb.errors import EffectInBlock, IllegalTransition, InvocationEnded, KeyShared
 from pidurable_nb.ids import ConversationId, EntryId, Json, TaskId
 from pidurable_nb.probe import Mark, TaskSubject
@@ -60,7 +61,7 @@ class TaskBlock:
         except BaseException as error:
             await self._block.__aexit__(type(error), error, error.__traceback__)
             raise
-        rt.in_block = True
+        rt.in_block = asyncio.current_task()
         self._tx = TaskTx(inner, engine, rt, record)
         return self._tx
 
@@ -68,17 +69,18 @@ class TaskBlock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         rt = self._rt
-        rt.in_block = False
-        to: State | None = None
+        rt.in_block = None
+        landed: Landed | None = None
         if error is None:
             try:
-                to = self._tx.land()
+                landed = self._tx.land()
             except BaseException as refused:
                 await self._block.__aexit__(type(refused), refused, refused.__traceback__)
                 raise
         await self._block.__aexit__(kind, error, trace)
-        if to is not None:
-            rt.landed = to
+        if landed is not None:
+            rt.landed = landed.state
+            rt.progressed = rt.progressed or landed.progress
 
 
 class Runtime:
@@ -92,7 +94,8 @@ class Runtime:
         self.id: TaskId = record.id
         self.conversation: ConversationId = record.conversation
         self.landed: State | None = None
-        self.in_block = False
+        self.progressed = False
+        self.in_block: asyncio.Task[object] | None = None
         self.subject = TaskSubject(record.id, record.kind, record.phase or "")
         self._invocation = invocation
         self._record = record
@@ -105,6 +108,7 @@ class Runtime:
         """The next phase of this invocation begins. `shown` is what points call it, where that is not its name."""
         self.subject = TaskSubject(self.id, self._record.kind, shown if shown is not None else phase)
         self.landed = None
+        self.progressed = False
         self._phase = phase
 
     @property
@@ -124,12 +128,18 @@ class Runtime:
     def gate(self) -> stored.TaskRecord:
         """On the line: the task still runs this invocation. Raises InvocationEnded otherwise."""
         self.check("commit")
+        if self.overtaken:
+            raise InvocationEnded(f"task {self.id} is to be aborted; only its abort handler may write now")
         record = self.engine.table.live_task(self.id)
         if record is None or not isinstance(record.state, stored.Running):
             raise InvocationEnded(f"task {self.id} has its outcome or waits; this invocation may not write any more")
-        if record.abort_requested and not self._invocation.aborting:
-            raise InvocationEnded(f"task {self.id} is to be aborted; only its abort handler may write now")
         return record
+
+    @property
+    def overtaken(self) -> bool:
+        """T13: the task was marked, and this invocation runs its phases: it is over, whether it knows it or not."""
+        record = self.engine.table.live_task(self.id)
+        return record is not None and record.abort_requested and not self._invocation.aborting
 
     # -- what a phase asks ---------------------------------------------------------------------------------------------
 
@@ -165,9 +175,9 @@ class Runtime:
         return read_fact(kept, type(value), at=f"memo {name!r}")
 
     @overload
-    async def recall(self, name: str, of: type[F]) -> F | None: ...
-    @overload
     async def recall(self, name: str, of: type[dict[str, Json]]) -> Mapping[str, Json] | None: ...
+    @overload
+    async def recall(self, name: str, of: type[F]) -> F | None: ...
     async def recall(self, name: str, of: type[object]) -> object:
         """The kept value of an earlier moment or attempt, or None. Raises TypeError when it is of another type."""
         self._refuse_reserved(name)
@@ -187,7 +197,7 @@ class Runtime:
         (C3), KeyShared when another effect of this invocation already used the key (E6).
         """
         self.check("effect")
-        if self.in_block:
+        if self.in_block is not None and self.in_block is asyncio.current_task():
             raise EffectInBlock(f"effect {name!r} of task {self.id}: leave the commit block first (C3)")
         if key is not None and self._keys.setdefault(key, name) != name:
             raise KeyShared(

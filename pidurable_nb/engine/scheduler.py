@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pidurable_nb.engine import decide
 from pidurable_nb.engine.decide import SETTLES, STARTS, ImpliedMark, Verdict
 from pidurable_nb.engine.registry import Fits
+from pidurable_nb.engine.suspects import Suspects
 from pidurable_nb.engine.transition import Drain, Finish, HandOver, Mark, Orphan, Reserve, advance
-from pidurable_nb.errors import SessionClosed, SessionFailed
+from pidurable_nb.errors import SessionClosed, SessionFailed, StorageError
 from pidurable_nb.ids import ConversationId, TaskId
 from pidurable_nb.probe import SessionSubject, Subject, TaskSubject
 from pidurable_nb.records import task as stored
@@ -27,9 +27,6 @@ from pidurable_nb.store.storage import ConversationQuery
 
 if TYPE_CHECKING:
     from pidurable_nb.engine.engine import Engine
-
-SUSPECT_RESTARTS = 2
-"""T9: from this count on a task is reserved alone, so that it is alone with a crash that it causes."""
 
 MOST_CONVERSATIONS = 1000
 """The conversations of one cancelled task whose queues are withdrawn in one commit."""
@@ -58,9 +55,10 @@ class Scheduler:
         self._due: list[tuple[float, TaskId]] = []
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = float("inf")
-        self._suspects: deque[TaskId] = deque()
-        self._alone: TaskId | None = None
+        self._wakings: dict[TaskId, float] = {}
+        self._suspects = Suspects(engine, self.touch)
         self._withdrawn: set[TaskId] = set()
+        self._working: asyncio.Task[None] | None = None
         self.running = False
 
     # -- being told ----------------------------------------------------------------------------------------------------
@@ -70,35 +68,29 @@ class Scheduler:
         self._touched[id] = None
         self._wake.set()
 
-    def touch_around(self, before: TaskRecord | None, after: TaskRecord) -> None:
-        """A task changed: decide again whatever its change may matter to."""
+    def touch_around(self, before: TaskRecord | None, after: TaskRecord, above: Sequence[TaskId]) -> None:
+        """A task changed: decide again whatever its change may matter to. `above` are the owners of one that ended."""
         table = self._engine.table
         self.touch(after.id)
         if not after.live:
             self._withdrawn.discard(after.id)
+            self._wakings.pop(after.id, None)
         self.progressed(after)
         ends = after.outcome is not None and (before is None or before.outcome is None or not after.live)
         if ends:
-            for id in table.waiters(after.id):
+            for id in (*table.waiters(after.id), *above):  # the owners of ended work may close now
                 self.touch(id)
-            self._touch_above(after)
         if after.live and decide.is_cancelled(table, after.id):
             for id in table.descendants(after.id):
                 self.touch(id)
 
     def progressed(self, after: TaskRecord) -> None:
         """T9: a suspect that made progress, or ended, lets the next one try."""
-        if self._alone == after.id and (not after.live or after.restarts < SUSPECT_RESTARTS):
-            self._next_suspect()
+        self._suspects.follow(after)
 
-    def _touch_above(self, record: TaskRecord) -> None:
-        """The owners of ended work may close now."""
-        table = self._engine.table
-        above = record.owner if record.owner is not None else table.conversation_owner(record.conversation)
-        while above is not None:
-            if table.live_task(above) is not None:
-                self.touch(above)
-            above = table.parent(above)
+    def started(self, id: TaskId) -> None:
+        """Code of the task runs now."""
+        self._suspects.started(id)
 
     def resume(self) -> None:
         """From now on start work, besides settling it."""
@@ -107,38 +99,62 @@ class Scheduler:
 
     # -- working -------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Work until the session ends."""
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
+    def start(self) -> None:
+        """Work from now on, until `stop` or the end of the session."""
+        self._working = self._engine.spawn(self._run(), "scheduler")
+
+    def stop(self) -> None:
+        """Decide nothing any more. A commit that was admitted still settles."""
+        for task in (self._working, self._alarm):
+            if task is not None:
+                task.cancel()
+        self._suspects.stop()
+
+    async def _run(self) -> None:
+        while not self._engine.over:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
                 await self.drain()
-        except (SessionClosed, SessionFailed):
-            return
-        finally:
-            if self._alarm is not None:
-                self._alarm.cancel()
+            except (SessionClosed, SessionFailed, StorageError):
+                return
 
     async def drain(self) -> None:
         """Settle everything that settles; then start what may start, unless paused (O6)."""
         waiting: dict[TaskId, None] = {}
         while self._touched:
             touched, self._touched = self._touched, {}
-            plan = self._plan(touched)
-            if plan.cancelled:
-                await self._withdraw(plan.cancelled)
-                self._touched = {**touched, **self._touched}
-            elif plan.marks or plan.settles:
-                done = await self._settle(plan)
+            try:
+                await self._pass(touched, waiting)
+            except (SessionClosed, SessionFailed, StorageError):
+                raise
+            except Exception:  # one commit that is refused must not end the work of everybody else
                 for id in touched:
-                    if id not in done:
-                        self._touched[id] = None
-            elif plan.starts and self.running:
-                await self._start(plan.starts)
-            elif plan.starts:
-                waiting.update(dict.fromkeys(verdict.id for verdict in plan.starts))
+                    await self._pass_alone(id, waiting)
         self._touched.update(waiting)
+
+    async def _pass_alone(self, id: TaskId, waiting: dict[TaskId, None]) -> None:
+        try:
+            await self._pass({id: None}, waiting)
+        except (SessionClosed, SessionFailed, StorageError):
+            raise
+        except Exception as error:
+            error.add_note(f"in settling or reserving task {id}; it rests until something about it changes")
+            self._engine.report(error)
+
+    async def _pass(self, touched: dict[TaskId, None], waiting: dict[TaskId, None]) -> None:
+        """One commit of what follows from these tasks; what is left to decide is touched again."""
+        plan = self._plan(touched)
+        if plan.cancelled:
+            await self._withdraw(plan.cancelled)
+            self._touched = {**touched, **self._touched}
+        elif plan.marks or plan.settles:
+            done = await self._settle(plan)
+            self._touched.update((id, None) for id in touched if id not in done)
+        elif plan.starts and self.running:
+            await self._start(plan.starts)
+        elif plan.starts:
+            waiting.update((verdict.id, None) for verdict in plan.starts)
 
     def _plan(self, touched: Iterable[TaskId]) -> Plan:
         engine = self._engine
@@ -170,11 +186,15 @@ class Scheduler:
         if verdict.name == "sleep" and isinstance(verdict.task.state, stored.Sleeping):
             self._wake_at(verdict.task.state.until_ms, verdict.id)
         if verdict.held_by:
+            if verdict.name == "orphan" and verdict.facts.abandoned:
+                settles.append(verdict)  # O7: it is marked first, so that the work it owns is cancelled with it
             return
         if verdict.name in SETTLES:
             if verdict.name != "interrupt" or self._engine.can_interrupt(verdict.task):
                 settles.append(verdict)
-        elif verdict.name in STARTS and isinstance(verdict.facts.fit, Fits) and self._may_start(verdict):
+        elif verdict.name not in STARTS or not isinstance(verdict.facts.fit, Fits):
+            self._suspects.rests(verdict.id)
+        elif not self.running or self._suspects.may_start(verdict.task):
             starts.append(verdict)
 
     # -- settling (O6) -------------------------------------------------------------------------------------------------
@@ -184,19 +204,18 @@ class Scheduler:
         engine = self._engine
         marks = list(plan.marks.items())
         settles = list(plan.settles)
-        cut = [verdict for verdict in settles if verdict.name == "interrupt"]
+        cut = sorted((v for v in settles if v.name == "interrupt"), key=lambda verdict: verdict.id)
         if engine.one_by_one:
-            marks, settles = marks[:1], settles[: 0 if marks else 1]
+            rest = [verdict for verdict in settles if verdict.name != "interrupt"]
+            marks, settles = marks[:1], [] if marks else (rest or cut)[:1]
         elif cut and not marks:
-            settles = cut[:1]  # reads the transcript before it writes (C5), and its entry names its task
+            settles = cut[:1]  # owners come before what they own; each reads the transcript before it writes (C5)
         else:
             settles = [verdict for verdict in settles if verdict.name != "interrupt"]
         by_task = settles[0].id if len(settles) == 1 and settles[0].name == "interrupt" else None
         subject, name, laws, text = self._described(marks, settles)
         done: set[TaskId] = set()
-        block = engine.session.block(
-            subject, what="reconcile", name=name, laws=laws, text=text, by_task=by_task
-        )
+        block = engine.session.block(subject, what="reconcile", name=name, laws=laws, text=text, by_task=by_task)
         async with block as tx:
             for id, _ in marks:
                 record = engine.table.live_task(id)
@@ -218,11 +237,10 @@ class Scheduler:
             queues: list[tuple[ConversationId, tuple[SubmissionRecord, ...]]] = []
             for id in cancelled:
                 page = await tx.scan_conversations(ConversationQuery(owner_task=id), limit=MOST_CONVERSATIONS)
-                for conversation in page.items:
-                    queues.append((conversation.id, await engine.household.queued(tx, conversation.id)))
+                queues += [(found.id, await engine.household.queued(tx, found.id)) for found in page.items]
             for conversation_id, queued in queues:
                 await engine.household.withdraw(tx, conversation_id, queued)
-        self._withdrawn.update(cancelled)
+        self._withdrawn.update(id for id in cancelled if engine.table.live_task(id) is not None)
 
     def _described(
         self, marks: list[tuple[TaskId, ImpliedMark]], settles: list[Verdict]
@@ -232,7 +250,8 @@ class Scheduler:
             record = self._engine.table.live_task(id)
             subject = _subject(record) if record is not None else SessionSubject()
             text = "A sibling failed" if mark.law == "T4" else "Its owner was cancelled"
-            return subject if len(marks) == 1 else SessionSubject(), "mark", (mark.law,), f"{text}; it is to be aborted."
+            text = f"{text}; it is to be aborted."
+            return subject if len(marks) == 1 else SessionSubject(), "mark", (mark.law,), text
         first = settles[0]
         subject = _subject(first.task) if len(settles) == 1 else SessionSubject()
         return subject, first.name, first.laws, first.because
@@ -242,6 +261,8 @@ class Scheduler:
         match verdict.name:
             case "finish":
                 after = advance(record, Drain(), now_ms=now)
+            case "orphan" if verdict.held_by:
+                after = advance(record, Mark("restart"), now_ms=now)
             case "orphan":
                 if isinstance(record.state, stored.Running):
                     record = advance(record, HandOver(), now_ms=now)
@@ -276,16 +297,21 @@ class Scheduler:
             subject, what="reserve", name=first.name, laws=first.laws, text=first.because,
             conversation=first.task.conversation,
         )  # fmt: skip
-        async with block as tx:
-            for verdict in batch:
-                record = engine.table.live_task(verdict.id)
-                if record is not verdict.task:
-                    self.touch(verdict.id)
-                    continue
-                engine.reserve(verdict)
-                if not isinstance(record.state, stored.Running):
-                    tx.put_task(self._reserved(verdict, record, tx.now_ms()))
-        engine.start_reserved(tuple(verdict.id for verdict in batch))
+        ids = tuple(verdict.id for verdict in batch)
+        try:
+            async with block as tx:
+                for verdict in batch:
+                    record = engine.table.live_task(verdict.id)
+                    if record is None or record is not verdict.task:
+                        self.touch(verdict.id)
+                        continue
+                    engine.reserve(verdict)
+                    if not isinstance(record.state, stored.Running):
+                        tx.put_task(self._reserved(verdict, record, tx.now_ms()))
+        except BaseException:
+            engine.forget_reserved(ids)
+            raise
+        engine.start_reserved(ids)
 
     def _reserved(self, verdict: Verdict, record: TaskRecord, now_ms: int) -> TaskRecord:
         fit = verdict.facts.fit
@@ -293,33 +319,6 @@ class Scheduler:
             record = replace(record, version=fit.definition.version, input=fit.input)
             record = replace(record, state=_with_checkpoint(record.state, fit))
         return advance(record, Reserve(), now_ms=now_ms)
-
-    def _may_start(self, verdict: Verdict) -> bool:
-        """T9: a suspect waits until it is alone."""
-        if verdict.task.restarts < SUSPECT_RESTARTS:
-            return True
-        if self._alone is None:
-            self._alone = verdict.id
-        elif self._alone != verdict.id:
-            if verdict.id not in self._suspects:
-                self._suspects.append(verdict.id)
-            return False
-        self._engine.give_time(verdict.id)
-        return True
-
-    def suspect_overdue(self, id: TaskId) -> None:
-        """T9: the time that a suspect has for progress is over; the next one may try."""
-        if self._alone == id:
-            self._next_suspect()
-
-    def _next_suspect(self) -> None:
-        self._alone = None
-        while self._suspects:
-            id = self._suspects.popleft()
-            if self._engine.table.live_task(id) is not None:
-                self._alone = id
-                self.touch(id)
-                return
 
     def touch_all(self, opening: int) -> None:
         """The first pass: decide every live task, in an order that turns with each opening (T9)."""
@@ -331,6 +330,9 @@ class Scheduler:
     # -- time (T12) ----------------------------------------------------------------------------------------------------
 
     def _wake_at(self, at_ms: float, id: TaskId) -> None:
+        if self._wakings.get(id) == at_ms:
+            return
+        self._wakings[id] = at_ms
         heapq.heappush(self._due, (at_ms, id))
         if at_ms < self._alarm_at:
             self._set_alarm()
@@ -339,15 +341,16 @@ class Scheduler:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = self._due[0][0] if self._due else float("inf")
-        self._alarm = asyncio.create_task(self._ring(), name="due times") if self._due else None
+        self._alarm = self._engine.spawn(self._ring(), "due times") if self._due else None
 
     async def _ring(self) -> None:
         while self._due:
             await self._engine.clock.sleep_until(self._due[0][0])
             now = self._engine.clock.now_ms()
             while self._due and self._due[0][0] <= now:
-                _, id = heapq.heappop(self._due)
-                if self._engine.table.live_task(id) is not None:
+                at_ms, id = heapq.heappop(self._due)
+                if self._wakings.get(id) == at_ms:
+                    del self._wakings[id]
                     self.touch(id)
             self._alarm_at = self._due[0][0] if self._due else float("inf")
 

@@ -15,6 +15,8 @@ from pidurable_nb.records.strict import same
 
 FAULT_MEMO = "pidurable.fault"
 """The engine's own memo of a kept fault (T11); names that start with `pidurable.` are closed to user code."""
+NO_OPENING = 0
+"""In that memo: code of the task has run since, so the fault only counts. Openings count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,9 @@ def _reserved(record: stored.TaskRecord, event: Reserve, now_ms: int) -> stored.
             pass
         case _:
             raise IllegalTransition(f"task {record.id} is {record.status} and not free; it cannot be reserved (T1)")
-    return replace(record, state=stored.Running(checkpoint=checkpoint), started_at_ms=started)
+    return replace(
+        record, state=stored.Running(checkpoint=checkpoint), started_at_ms=started, memos=_over(record.memos)
+    )
 
 
 def _progressed(
@@ -208,6 +212,15 @@ def without_fault(memos: Mapping[str, Json]) -> Mapping[str, Json]:
     return {name: value for name, value in memos.items() if name != FAULT_MEMO}
 
 
+def _over(memos: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The memos when code runs again: a fault is there to be counted, and no opening keeps its task any more.
+
+    Without this, a clean close would leave a row that the next opening takes for kept, and counts (T9).
+    """
+    memo = memos.get(FAULT_MEMO)
+    return {**memos, FAULT_MEMO: {**memo, "opening": NO_OPENING}} if isinstance(memo, Mapping) else memos
+
+
 @dataclass(frozen=True, slots=True)
 class KeptFault:
     """T11: a fault that did not end its task. `opening` is the one that kept it."""
@@ -226,18 +239,14 @@ def kept_fault(record: stored.TaskRecord) -> KeptFault | None:
         return None
     error, phase = memo.get("error"), memo.get("phase")
     opening, count = memo.get("opening"), memo.get("count")
+    if not isinstance(opening, int) or opening == NO_OPENING:
+        return None
     message = error.get("message") if isinstance(error, Mapping) else None
     if not isinstance(error, Mapping) or not isinstance(message, str) or not isinstance(phase, str):
         return None
     if memo.get("digest") != checkpoint_digest(record.state.checkpoint):
         return None
-    return KeptFault(
-        message,
-        error.get("detail"),
-        phase,
-        opening if isinstance(opening, int) else 0,
-        count if isinstance(count, int) else 1,
-    )
+    return KeptFault(message, error.get("detail"), phase, opening, count if isinstance(count, int) else 1)
 
 
 def fault_memo(record: stored.TaskRecord, *, message: str, detail: Json, phase: str, opening: int) -> Json:

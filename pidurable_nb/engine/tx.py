@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pidurable_nb.clock import as_ms
-from pidurable_nb.engine.phase import Aborted, Done, Failed, Phase, Sleeping, State, TaskRef, Waiting
 from pidurable_nb.engine.definition import TaskDefinition
 from pidurable_nb.engine.graph import NotReady
-from pidurable_nb.engine.transition import Checkpoint, Event, Finish, Sleep, Wait, advance
+from pidurable_nb.engine.phase import Aborted, Done, Failed, Phase, Sleeping, State, TaskRef, Waiting
+from pidurable_nb.engine.transition import Checkpoint, Event, Finish, Sleep, Wait, advance, differs
 from pidurable_nb.errors import IllegalTransition, StorageRequestError, UnknownPhase
 from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records import task as stored
@@ -58,7 +59,7 @@ class Tx:
         Raises StorageRequestError for the reserved kinds `pi.…`, NotJson for what cannot be stored.
         """
         if kind.startswith("pi."):
-            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's; use another")
+            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's")
         return self._inner.append(
             kind, text=text, data=data, model=tuple(model) if model is not None else None, conversation=conversation,
             edits=tuple(edits),
@@ -155,6 +156,14 @@ class Tx:
         return ConversationScope(here)
 
 
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What a block made of its task, and whether that was progress (T9)."""
+
+    state: State
+    progress: bool
+
+
 class TaskTx(Tx):
     """The block of a running task. What it spawns is owned by the task (O1)."""
 
@@ -188,14 +197,22 @@ class TaskTx(Tx):
         self._to = (to, self._event(to))
         return to
 
-    def land(self) -> State | None:
+    def land(self) -> Landed | None:
         """The block ends: write what the task becomes."""
         if self._to is None:
             return None
         state, event = self._to
         record = self._inner.peek_task(self._record.id) or self._record
         self._inner.put_task(advance(record, event, now_ms=self._inner.now_ms()))
-        return state
+        return Landed(state, self.progress)
+
+    @property
+    def progress(self) -> bool:
+        """T9: whether what the task becomes differs from what it is."""
+        if self._to is None:
+            return False
+        now_ms = self._inner.now_ms()
+        return differs(self._record.state, advance(self._record, self._to[1], now_ms=now_ms).state)
 
     def _scope(self, scope: str, of: ConversationId | None) -> Scope:
         return TaskScope(self._record.id) if scope == "task" else super()._scope(scope, of)

@@ -5,27 +5,32 @@ Never decides what happens after the crash, and never touches a task.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, get_args
 
 from pidurable_nb.clock import Clock
+from pidurable_nb.engine.rows import VerdictName
 from pidurable_nb.ids import Json
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.vfs import FileOp
 from pidurable_nb.lab.world import SimulatedCrash, World, append
 from pidurable_nb.probe import Mark, TaskSubject
+from pidurable_nb.records.codec import BadRecord
+from pidurable_nb.session.changes import Changes
 
-__all__ = ["CrashKind", "CrashPlan", "Passed", "Recorder"]
+__all__ = ["CrashKind", "CrashPlan", "Journal", "Passed", "Recorder", "read_journal"]
 
 V = TypeVar("V")
 CrashKind = Literal["freeze", "kill"]
-"""`freeze`: nothing reaches files or outside any more, and this process lives. `kill`: a real SIGKILL of this process."""
+"""`freeze`: nothing reaches files or outside any more, and the process lives. `kill`: a real SIGKILL of the process."""
 
 _ACTS: Final = frozenset({"reserve", "reconcile"})
+_VERDICTS: Final[frozenset[str]] = frozenset(get_args(VerdictName))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,11 @@ class Passed:
 
     @property
     def verdict(self) -> str | None:
-        """The verdict that the engine acts on here, where it does."""
+        """The verdict that the engine acts on here, where it does. A mark for abort is not one: it leads to one."""
         mark = self.mark
-        return mark.name if mark is not None and mark.what in _ACTS and mark.edge == "before" else None
+        if mark is None or mark.edge != "before" or mark.what not in _ACTS:
+            return None
+        return mark.name if mark.name in _VERDICTS else None
 
     def to_json(self) -> dict[str, Json]:
         """A line of a journal."""
@@ -50,6 +57,43 @@ class Passed:
         if self.mark is not None and isinstance(self.mark.subject, TaskSubject):
             line["task"] = self.mark.subject.id
         return line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What a life told of itself before it ended: where it was, when, and on which verdicts it acted.
+
+    `acted` holds for each task the first verdict that was acted on in that life. `ended_ms` is None for a life that
+    passed no point.
+    """
+
+    points: tuple[Point, ...] = ()
+    acted: Mapping[int, str] = field(default_factory=dict)
+    ended_ms: int | None = None
+
+
+def read_journal(path: Path) -> Journal:
+    """The journal of a life; an empty one where there is none. A last line that a kill cut off does not count."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return Journal()
+    points: list[Point] = []
+    acted: dict[int, str] = {}
+    ended_ms: int | None = None
+    for line in lines:
+        match json.loads(line):
+            case {"point": str(point), "ms": int(at_ms), **rest}:
+                points.append(Point.parse(point))
+                ended_ms = at_ms
+                match rest:
+                    case {"verdict": str(verdict), "task": int(task)}:
+                        acted.setdefault(task, verdict)
+                    case _:
+                        pass
+            case other:
+                raise BadRecord(f"{path.name}: {other!r} is no line of a journal")
+    return Journal(points=tuple(points), acted=acted, ended_ms=ended_ms)
 
 
 class Recorder:
@@ -68,8 +112,15 @@ class Recorder:
         self.namer = namer
         self._clock = clock
         self.passed: list[Passed] = []
+        self.published: list[Changes] = []
+        """What every published commit changed, for those that `follow` was told of."""
         self._journal = journal
         self._files = files
+
+    def follow(self, changes: Changes) -> None:
+        """Keep what was published, and count what it created; a listener of the session."""
+        self.published.append(changes)
+        self.namer.follow(changes)
 
     async def reach(self, mark: Mark) -> None:
         """Pass the point. Raises: SimulatedCrash when this life is over."""

@@ -31,7 +31,7 @@ from pidurable_nb.probe import (
     What,
 )
 from pidurable_nb.session.changes import Changes
-from pidurable_nb.store.stranger import StoreFile
+from pidurable_nb.store.storage import ConversationQuery, Storage, SubmissionQuery, TaskQuery
 
 __all__ = ["BadPoint", "Namer", "Numbered", "Place", "Point", "StorePlace", "TaskPlace"]
 
@@ -68,6 +68,7 @@ _SHAPE: Final = re.compile(
 _TASK: Final = re.compile(r"(?P<kind>[^#/]+)#(?P<ordinal>\d+)/(?P<phase>[^#/]+)")
 _NUMBERED: Final = re.compile(r"(?P<kind>submission|conversation)#(?P<ordinal>\d+)")
 
+_PAGE: Final = 1000
 _NO_PHASE: Final = "-"
 """Stands for the phase of a task that has none left: it is completing."""
 
@@ -190,7 +191,7 @@ class Namer:
     """Names the marks and the file operations of one life of a store.
 
     It has to know every task, conversation and submission from its creation on, or it could not count them: `learn`
-    reads those of earlier lives from a store that nobody has open, `follow` is a listener of the session.
+    reads those of earlier lives as the store is opened, `follow` is a listener of the session.
     """
 
     def __init__(self, life: int = 1) -> None:
@@ -198,12 +199,25 @@ class Namer:
         self._ids: dict[str, list[int]] = {"conversation": [int(ROOT)]}
         self._seen: Counter[tuple[Place, PointWhat, Edge | None]] = Counter()
 
-    def learn(self, store: StoreFile) -> None:
-        """Count what the store holds already."""
-        self._add("conversation", (record.id for record in store.conversations()))
-        self._add("submission", (record.id for record in store.submissions()))
-        for record in store.tasks():
-            self._add(f"task {record.kind}", (record.id,))
+    async def learn(self, storage: Storage) -> None:
+        """Count what an open storage holds already."""
+        after: int | None = None
+        while True:
+            tasks = await storage.scan_tasks(TaskQuery(), limit=_PAGE, after=after)
+            for record in tasks.items:
+                self._add(f"task {record.kind}", (record.id,))
+            if (after := tasks.next) is None:
+                break
+        while True:
+            conversations = await storage.scan_conversations(ConversationQuery(), limit=_PAGE, after=after)
+            self._add("conversation", (record.id for record in conversations.items))
+            if (after := conversations.next) is None:
+                break
+        while True:
+            submissions = await storage.scan_submissions(SubmissionQuery(), limit=_PAGE, after=after)
+            self._add("submission", (record.id for record in submissions.items))
+            if (after := submissions.next) is None:
+                break
 
     def follow(self, changes: Changes) -> None:
         """Count what a commit created; a listener of the session."""

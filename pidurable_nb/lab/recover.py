@@ -10,7 +10,8 @@ from pathlib import Path
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject, TaskId
 from pidurable_nb.lab.code import Loaded
-from pidurable_nb.lab.stepper import Disagreement, Stepper
+from pidurable_nb.lab.stepper import Stepper
+from pidurable_nb.lab.verdict_check import Disagreement
 from pidurable_nb.lab.walk import Perform, Step, just_run
 from pidurable_nb.lab.world import World
 from pidurable_nb.records.codec import BadRecord, loads

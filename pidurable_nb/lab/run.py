@@ -20,7 +20,7 @@ from pidurable_nb.agent.harness import Durability, Harness
 from pidurable_nb.agent.live import Ids, RandomIds, uuid7
 from pidurable_nb.clock import Clock, LoopClock, SystemClock
 from pidurable_nb.engine.phase import TaskRef
-from pidurable_nb.errors import NotAStore, StorageError
+from pidurable_nb.errors import PidurableError, StorageError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.crash import CrashKind, CrashPlan, Passed
 from pidurable_nb.lab.loop import DeterministicLoop
@@ -28,15 +28,18 @@ from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.lab.vfs import FileOp, RecordingVfs, seed_prng
 from pidurable_nb.lab.world import SimulatedCrash, World
+from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.ownership import lock_path
 from pidurable_nb.store.sqlite import SqliteStorage
-from pidurable_nb.store.storage import Storage
-from pidurable_nb.store.stranger import StoreFile
+from pidurable_nb.store.storage import Opened, Storage
 
 __all__ = ["EPOCH_MS", "Lived", "Plan", "SeededIds", "carry", "child", "life", "run_here"]
 
+LEDGER: Final = "effects.jsonl"
 EPOCH_MS: Final = 1_750_000_000_000
 """When the virtual time of a first life begins."""
+_KINDS: Final[dict[str, CrashKind]] = {"freeze": "freeze", "kill": "kill"}
+_DURABILITIES: Final[dict[str, Durability]] = {"kill": "kill", "barrier": "barrier", "power": "power"}
 _STEPS: Final = 200_000
 """A life that takes more steps of its loop than this has run away."""
 
@@ -78,6 +81,10 @@ class Plan:
     virtual: bool = True
     journal: Path | None = None
 
+    def then(self, ended_ms: int) -> Plan:
+        """The plan for the life behind one that ended then: a second later, and to its own end."""
+        return replace(self, number=self.number + 1, start_ms=ended_ms + 1000, at=None, journal=None)
+
     def to_json(self) -> JsonObject:
         """What `from_json` makes a plan of, in another process."""
         return {
@@ -100,20 +107,20 @@ class Plan:
                 "number": int(number),
                 "start_ms": int(start_ms),
                 "at": str() | None as at,
-                "kind": "freeze" | "kill" as kind,
+                "kind": str(kind),
                 "seed": int() | None as seed,
-                "durability": "kill" | "barrier" | "power" as durability,
+                "durability": str(durability),
                 "same_bytes": bool(same_bytes),
                 "virtual": bool(virtual),
                 "journal": str() | None as journal,
-            }:
+            } if kind in _KINDS and durability in _DURABILITIES:
                 return cls(
                     number=number,
                     start_ms=start_ms,
                     at=None if at is None else Point.parse(at),
-                    kind=kind,
+                    kind=_KINDS[kind],
                     seed=seed,
-                    durability=durability,
+                    durability=_DURABILITIES[durability],
                     same_bytes=same_bytes,
                     virtual=virtual,
                     journal=None if journal is None else Path(journal),
@@ -127,11 +134,13 @@ class Lived:
     """What is known of a life after it: the points it passed, where it died, what its storage failed with.
 
     `error` is what ended it when it was neither the plan nor its own end. `ops` are the file operations, if recorded.
-    `image` is a copy of the store as it was when the life died; None when it ended by itself.
+    `image` is a copy of the store as it was when the life died; None when it ended by itself. `published` is what its
+    commits changed, from when they were followed: not what the opening settled.
     """
 
     number: int
     passed: tuple[Passed, ...]
+    published: tuple[Changes, ...] = ()
     crashed: Point | None = None
     error: Exception | None = None
     ops: tuple[FileOp, ...] = ()
@@ -144,8 +153,7 @@ class Lived:
 
     def next(self, plan: Plan) -> Plan:
         """The same plan for the life behind this one, a second later and to its own end."""
-        ended_ms = self.passed[-1].at_ms if self.passed else plan.start_ms
-        return replace(plan, number=self.number + 1, start_ms=ended_ms + 1000, at=None)
+        return plan.then(self.passed[-1].at_ms if self.passed else plan.start_ms)
 
 
 async def life(scenario: Scenario, storage: Storage, recorder: CrashPlan, *, clock: Clock, ids: Ids) -> None:
@@ -155,7 +163,7 @@ async def life(scenario: Scenario, storage: Storage, recorder: CrashPlan, *, clo
     """
     settings = replace(scenario.settings, clock=clock, ids=ids, probe=recorder)
     async with Harness.open(storage, tasks=scenario.tasks(), settings=settings) as harness:
-        harness.engine.session.subscribe(recorder.namer.follow)
+        harness.engine.session.subscribe(recorder.follow)
         if not await _roots(harness):
             await scenario.begin(harness)
         await scenario.attend(harness, await _roots(harness))
@@ -192,11 +200,11 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
             kept.append(carry(store, image))
 
     clock = LoopClock(plan.start_ms)
-    recorder = _recorder(store, world, clock, plan, freeze)
+    recorder = _recorder(world, clock, plan, freeze)
     loop = DeterministicLoop(plan.seed, limit=_STEPS)
     vfs = RecordingVfs(record=plan.record_files, gate=recorder.gate if recorder.watches_files else None)
     ids = SeededIds(f"{plan.number}")
-    storage = SqliteStorage(store, durability=plan.durability, inline=True, vfs=vfs.name, draw=ids.name)
+    storage = Introduced(store, recorder.namer, plan, vfs.name, ids)
     main = life(scenario, storage, recorder, clock=clock, ids=ids)
     try:
         error = _drive(loop, main)
@@ -210,6 +218,7 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
     return Lived(
         number=plan.number,
         passed=tuple(recorder.passed),
+        published=tuple(recorder.published),
         crashed=recorder.crashed,
         error=error,
         ops=tuple(vfs.ops),
@@ -217,16 +226,62 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
     )
 
 
-def _recorder(
-    store: Path, world: World, clock: Clock, plan: Plan, freeze: Callable[[SimulatedCrash], None]
-) -> CrashPlan:
-    namer = Namer(plan.number)
-    with contextlib.suppress(NotAStore):  # no life before has made it, or none was let make it to the end
-        if plan.number > 1:
-            with StoreFile.of_copy(store) as file:
-                namer.learn(file)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """Lives, each going on where the one before died; the last ended by itself. `store` is what it left."""
+
+    lives: tuple[Lived, ...]
+    store: Path
+
+
+class NeverEnds(PidurableError):
+    """Life after life died, although nothing was to kill them any more."""
+
+
+def run_to_end(scenario: Scenario, folder: Path, plan: Plan, *, most: int = 20) -> Story:
+    """Live in `folder` until a life ends by itself: the first as planned, the others as long as they live.
+
+    The ledger is `effects.jsonl` there. Raises: NeverEnds after `most` lives; what `run_here` raises.
+    """
+    store = folder / "1" / "store.sqlite"
+    lives: list[Lived] = []
+    while len(lives) < most:
+        lived = run_here(scenario, store, folder / LEDGER, plan, image=folder / str(plan.number + 1))
+        lives.append(lived)
+        if lived.crashed is None:
+            return Story(lives=tuple(lives), store=store)
+        assert lived.image is not None
+        store, plan = lived.image, lived.next(plan)
+    raise NeverEnds(f"{scenario.name} still dies in its life {most}, at {lives[-1].crashed}; look at {store}")
+
+
+class Introduced(SqliteStorage):
+    """A storage that tells a namer what it holds when it has been opened, before anybody else asks it."""
+
+    def __init__(
+        self, path: Path, namer: Namer, plan: Plan, vfs: str | None = None, ids: SeededIds | None = None
+    ) -> None:
+        draw = None if ids is None else ids.name
+        super().__init__(path, durability=plan.durability, inline=ids is not None, vfs=vfs, draw=draw)
+        self._namer = namer
+
+    async def open(self) -> Opened:
+        """As any, and then count what is there."""
+        opened = await super().open()
+        await self._namer.learn(self)
+        return opened
+
+
+def _recorder(world: World, clock: Clock, plan: Plan, freeze: Callable[[SimulatedCrash], None]) -> CrashPlan:
     return CrashPlan(
-        world, namer, clock, at=plan.at, kind=plan.kind, freeze=freeze, journal=plan.journal, files=plan.record_files
+        world,
+        Namer(plan.number),
+        clock,
+        at=plan.at,
+        kind=plan.kind,
+        freeze=freeze,
+        journal=plan.journal,
+        files=plan.record_files,
     )
 
 
@@ -287,6 +342,6 @@ async def _run_really(scenario: Scenario, store: Path, ledger: Path, plan: Plan)
         raise RuntimeError("a life that is not on the deterministic loop dies by kill only")
 
     clock = SystemClock()
-    recorder = _recorder(store, world, clock, plan, freeze)
-    storage = SqliteStorage(store, durability=plan.durability)
+    recorder = _recorder(world, clock, plan, freeze)
+    storage = Introduced(store, recorder.namer, plan)
     await life(scenario, storage, recorder, clock=clock, ids=RandomIds())

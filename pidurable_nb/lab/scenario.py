@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +18,7 @@ from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
-from pidurable_nb.errors import PidurableError
+from pidurable_nb.errors import NotAStore, PidurableError
 from pidurable_nb.lab.bank import Statement, statement
 from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.records.task import TaskRecord
@@ -25,8 +26,8 @@ from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
 __all__ = [
-    "BUILT_IN", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of", "find",
-    "outcomes_are", "standing", "until", "until_still", "violations",
+    "BUILT_IN", "RESTS", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of",
+    "find", "outcomes_are", "standing", "until", "until_still", "violations",
 ]  # fmt: skip
 
 EffectPolicy = Literal["at_most_once", "at_least_once", "keyed"]
@@ -81,10 +82,11 @@ async def until(harness: Harness, holds: Callable[[Sequence[Verdict]], bool]) ->
 
 async def until_still(harness: Harness, roots: Roots) -> None:
     """Return when nothing moves any more: every task has ended, or rests until somebody does something about it."""
-    await until(harness, lambda verdicts: all(verdict.name in _RESTS for verdict in verdicts))
+    await until(harness, lambda verdicts: all(verdict.name in RESTS for verdict in verdicts))
 
 
-_RESTS: Final = frozenset({"parked", "blocked", "faulted"})
+RESTS: Final = frozenset({"parked", "blocked", "faulted"})
+"""The verdicts on tasks that do not move by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +127,15 @@ class Scenario:
 
 
 def facts_of(store: Path, ledger: Path) -> Facts:
-    """The facts of a store that nobody has open, and of its ledger. Raises: StoreRefused."""
-    with StoreFile.of_copy(store) as file:
-        tasks = tuple(sorted(file.tasks(), key=lambda record: record.id))
+    """The facts of a store that nobody has open, and of its ledger; a store that was never made holds no tasks.
+
+    Raises: StoreRefused.
+    """
+    tasks: tuple[TaskRecord, ...] = ()
+    with suppress(NotAStore):
+        if store.exists():
+            with StoreFile.of_copy(store) as file:
+                tasks = tuple(sorted(file.tasks(), key=lambda record: record.id))
     return Facts(
         store=store,
         ledger=ledger,

@@ -27,6 +27,7 @@ from pidurable_nb.ids import JsonObject, TaskId
 from pidurable_nb.lab.explain import snapshot_of
 from pidurable_nb.lab.inspect import inspect_open
 from pidurable_nb.lab.rows import row_of_file
+from pidurable_nb.lab.verdict_check import Disagreement, disagreements
 from pidurable_nb.lab.walk import Answer, Choice, Perform, Step, Walk, just_run
 from pidurable_nb.probe import Mark
 from pidurable_nb.store.copying import copy_store
@@ -48,15 +49,6 @@ class RowChange:
     def sign(self) -> str:
         """`+` made, `-` gone, `~` changed."""
         return "+" if self.before is None else "-" if self.after is None else "~"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
-    """A task of which recovery did something else than was predicted. That is an error of this package."""
-
-    task: TaskId
-    predicted: str
-    done: str
 
 
 class Stepper:
@@ -192,33 +184,16 @@ class Stepper:
 
     def disagreements(self) -> tuple[Disagreement, ...]:
         """The tasks of which something else was done than predicted; empty, or this package is wrong."""
-        found: list[Disagreement] = []
-        for id, verdict in self.verdicts.items():
-            first = next(
-                (s for s in self.steps if s.task == id and s.verdict is not None and s.verdict != "mark"), None
-            )
-            done = first.verdict if first is not None and first.verdict is not None else "nothing"
-            if not self._agrees(verdict, done):
-                found.append(Disagreement(task=id, predicted=verdict.name, done=done))
-        return tuple(found)
-
-    def _agrees(self, verdict: Verdict, done: str) -> bool:
-        if done == verdict.name:
-            return True
-        if verdict.name in ("wait", "sleep"):
-            return done in ("nothing", "resume", "poll", "abort", "orphan", "finish")
-        if verdict.name == "abandon":
-            return done in ("abandon", "orphan")
-        return done == "nothing" and (
-            verdict.name in ("blocked", "parked", "faulted") or self._not_yet(verdict) or self._lacks_code(verdict)
-        )
+        done: dict[TaskId, str] = {}
+        for step in self.steps:
+            if step.task is not None and step.verdict is not None and step.verdict != "mark":
+                done.setdefault(step.task, step.verdict)
+        return disagreements(self.verdicts.values(), done, may_rest=self._not_yet)
 
     def _not_yet(self, verdict: Verdict) -> bool:
-        """It was not reached: the walk was stopped, or what it is held by still lives."""
-        return self.next_mark is not None or bool(verdict.held_by) or verdict.task.restarts >= 2
-
-    def _lacks_code(self, verdict: Verdict) -> bool:
-        return verdict.name in STARTS | {"interrupt"} and isinstance(verdict.facts.fit, BuiltIn)
+        """It was not reached: the walk was stopped, time did not come to it, or what it is held by still lives."""
+        timed = verdict.name in ("wait", "sleep")
+        return timed or self.next_mark is not None or bool(verdict.held_by) or verdict.task.restarts >= 2
 
     def stopped(self) -> tuple[tuple[TaskId, str], ...]:
         """The tasks that live at the end and that nothing here can move, each with what it needs."""

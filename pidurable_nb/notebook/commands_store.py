@@ -7,13 +7,13 @@ that the harness does not change.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from IPython.core.error import UsageError
 
-from pidurable_nb.engine.graph import NotReady, edges
+from pidurable_nb.engine.graph import NotReady, PhaseClass, edges
 from pidurable_nb.engine.phase import TaskRef, phase_name
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import ROOT, ConversationId
@@ -27,6 +27,7 @@ from pidurable_nb.notebook.tables import Rows, Table
 from pidurable_nb.notebook.views import ForksView, StatusView, TaskView
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord
+from pidurable_nb.store.visible import visible
 
 DURABILITIES: Final = ("kill", "barrier", "power")
 STORES: Final = ("*.sqlite", "*.sqlite3", "*.db")
@@ -197,10 +198,11 @@ def _task(desk: Desk, options: Namespace) -> TaskView:
         tasks = list(file.tasks())
         conversations = list(file.conversations())
         record = reading.task(file, id) if id is not None else _only(tasks)
-    machine = machine_of(desk, record)
+        path = file.source
+    machine = machine_of(desk.tasks_for(path), record)
     family = reading.family(tasks, record.id)
     tree = ownership(family, conversations, lit=record.id) if len(family) > 1 else None
-    without = f"The code of {record.kind} is not in this notebook, so its states are not drawn."
+    without = f"The code of {visible(record.kind)} is not in this notebook, so its states are not drawn."
     return TaskView(record, machine=machine, tree=tree, without=without)
 
 
@@ -212,9 +214,9 @@ def _only(tasks: Sequence[TaskRecord]) -> TaskRecord:
     )
 
 
-def machine_of(desk: Desk, record: TaskRecord) -> Figure | None:
-    """The diagram of a task whose code is in this notebook, with the state it stands in lit."""
-    first = desk.tasks().get(record.kind)
+def machine_of(code: Mapping[str, PhaseClass], record: TaskRecord) -> Figure | None:
+    """The diagram of a task whose code is here, with the state it stands in lit."""
+    first = code.get(record.kind)
     if first is None:
         return None
     try:

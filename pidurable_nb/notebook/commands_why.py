@@ -140,13 +140,8 @@ def _back(desk: Desk, options: Namespace) -> View | None:
 
 def _walk(desk: Desk, path: Path, options: Namespace) -> Walking:
     died = desk.died(path)
-    if options.code is not None:
-        tasks = load_code(options.code).tasks
-    elif died is not None:
-        tasks = tuple(died.tasks())
-    else:
-        tasks = tuple(desk.tasks().values())
-    return Walking(path, tasks=tasks, now_ms=options.at, perform=died.perform() if died is not None else None)
+    tasks = load_code(options.code).tasks if options.code is not None else tuple(desk.tasks_for(path).values())
+    return Walking(path, tasks=tasks, now_ms=options.at, world=died.world() if died is not None else None)
 
 
 def _died_with(desk: Desk, path: Path) -> contextlib.AbstractContextManager[object]:

@@ -24,7 +24,6 @@ from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import Plan, child, run_here
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.walk import Perform
 from pidurable_nb.lab.world import World, asked, copy_ledger
 
 T = TypeVar("T")
@@ -62,11 +61,11 @@ class Died:
         """How often the outside was asked for what, when it died."""
         return asked(self.ledger)
 
-    def perform(self) -> Perform:
+    def world(self) -> World:
         """An outside for one recovery: it goes on from a copy of the ledger."""
         self.walks.mkdir(exist_ok=True)
         ledger = self.walks / f"{sum(1 for _ in self.walks.iterdir())}.jsonl"
-        return World(copy_ledger(self.ledger, ledger), life=2).perform
+        return World(copy_ledger(self.ledger, ledger), life=2)
 
     def outside(self) -> contextlib.AbstractContextManager[object]:
         """What its effects need around them."""

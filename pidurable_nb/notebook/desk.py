@@ -5,6 +5,7 @@ Every subcommand works on it. Never parses a line and never renders.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from pidurable_nb.notebook.opened import Opened
 from pidurable_nb.notebook.stepping import Walking
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.store.stranger import StoreFile
+from pidurable_nb.store.visible import visible
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -98,7 +100,7 @@ class Desk:
     ) -> Opened:
         """Open a store with the tasks of this notebook, and bind it to a name. What was open is closed before."""
         self.close()
-        tasks = tuple(self.tasks().values())
+        tasks = tuple(self.tasks_for(copied_from or path).values())
         chosen = durability or self.preferences.durability
 
         async def opening() -> Harness:
@@ -213,6 +215,13 @@ class Desk:
                 found[value._task] = value
         return found
 
+    def tasks_for(self, store: Path) -> Mapping[str, PhaseClass]:
+        """The code that goes with a store: what it died with here, else this notebook's."""
+        died = self.died(store)
+        if died is None:
+            return self.tasks()
+        return {**self.tasks(), **{first._task: first for first in died.tasks() if first._task is not None}}
+
     def phase(self, expression: str) -> Phase[object]:
         """What a Python expression makes in this notebook. Raises UsageError when that is no phase of a task."""
         try:
@@ -246,7 +255,11 @@ class Desk:
             for name, first in tasks.items():
                 if name not in known:
                     harness.install(first)
-            harness.registry.refresh()
+            changed = harness.registry.refresh()
+            while any(v.name == "faulted" and v.task.kind in changed for v in await harness.verdicts()):
+                await asyncio.sleep(
+                    0.005
+                )  # it is freed by a commit of its own; a wait in the next cell is to find it so
 
         try:
             self.host.call(refresh(), timeout_s=REFRESH_S)
@@ -279,4 +292,4 @@ class Desk:
 
 def usage_of(error: PidurableError) -> UsageError:
     """The one line that a cell shows for an error of this package."""
-    return UsageError(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    return UsageError(f"{type(error).__name__}: {visible(' '.join(str(error).split()))}")

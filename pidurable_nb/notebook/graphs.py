@@ -64,8 +64,8 @@ class Figure(View):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         picture = self.svg()
         if picture is None:
-            return {"text/plain": self.text()}
-        return {"image/svg+xml": picture, "text/plain": self.text()}
+            return {"text/plain": self.plain()}
+        return {"image/svg+xml": picture, "text/plain": self.plain()}
 
 
 # --- The state machine ----------------------------------------------------------------------------------------------

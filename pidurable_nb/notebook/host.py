@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -54,7 +55,9 @@ class Host:
         except HostEnded:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        # In a context of its own: what a cell's context holds, where its output goes for one, is no affair of work that
+        # outlives the cell. What the work prints then appears below the cell that runs at that moment.
+        return contextvars.Context().run(asyncio.run_coroutine_threadsafe, work, loop)
 
     def call(self, work: Coroutine[None, None, T], *, timeout_s: float | None = None) -> T:
         """What `work` returns, waiting for it. An interrupt cancels it, lets it settle and is raised again.

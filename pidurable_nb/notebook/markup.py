@@ -66,13 +66,17 @@ class View(ABC):
         """What a screen reader calls it."""
         return type(self).__name__
 
+    def plain(self) -> str:
+        """The plain text as it is shown: no character in it acts, wherever it came from."""
+        return "\n".join(visible(line) for line in self.text().split("\n"))
+
     def __repr__(self) -> str:
-        return self.text()
+        return self.plain()
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        return {"text/html": framed(self.html(), self.label), "text/plain": self.text()}
+        return {"text/html": framed(self.html(), self.label), "text/plain": self.plain()}
 
 
 def framed(body: str, label: str) -> str:

@@ -5,8 +5,10 @@ A step runs the recovery on a copy, with the code that the notebook has then. Ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from IPython.core.error import UsageError
 
@@ -14,19 +16,30 @@ from pidurable_nb.engine.graph import PhaseClass, place
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.walk import Choice, Perform, Step, just_run
+from pidurable_nb.lab.world import SimulatedCrash, World, applied
+from pidurable_nb.notebook.markup import cut
 from pidurable_nb.notebook.steps import RecoveryView, Seen, StepView
 from pidurable_nb.probe import Mark, TaskSubject
+
+V = TypeVar("V")
 
 
 class Walking:
     """One walk. `store` is where it began."""
 
     def __init__(
-        self, store: Path, *, tasks: Sequence[type[Phase[object]]], now_ms: int | None, perform: Perform | None
+        self, store: Path, *, tasks: Sequence[type[Phase[object]]], now_ms: int | None, world: World | None
     ) -> None:
         self.store = store
         self._installed: dict[str, PhaseClass] = {first._task: first for first in tasks if first._task is not None}
-        self._stepper = Stepper(store, tasks=tasks, now_ms=now_ms, perform=perform or just_run)
+        self._world = world
+        self._crashed = False
+        perform: Perform = self._perform if world is not None else just_run
+        self._stepper = Stepper(store, tasks=tasks, now_ms=now_ms, perform=perform)
+
+    def dead(self) -> bool:
+        """Whether the code of this recovery crashed its process, as it did before: the walk ends there."""
+        return self._crashed
 
     @property
     def at(self) -> int:
@@ -34,8 +47,25 @@ class Walking:
         return self._stepper.at
 
     def next(self, choice: Choice) -> Step | None:
-        """Take one step; None at the end."""
-        return self._stepper.next(choice)
+        """Take one step; None at the end, and where the code crashes its process once more (`dead`)."""
+        if self.dead():
+            return None
+        try:
+            return self._stepper.next(choice)
+        except Exception:
+            if self.dead():  # an effect without an answer: there is no such step
+                return None
+            raise
+
+    async def _perform(self, mark: Mark, do: Callable[[], V | Awaitable[V]]) -> V:
+        """The outside of a store that died here. Code that crashes its process stands still for good."""
+        assert self._world is not None
+        try:
+            return await self._world.perform(mark, do)
+        except SimulatedCrash:
+            self._crashed = True
+            never: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+            return await never
 
     def back(self) -> None:
         """Undo the last step. Raises UsageError before the first one."""
@@ -80,18 +110,25 @@ class Walking:
             effects=stepper.effects(),
             before=effects_before,
             disagreements=wrong,
-            stopped=stepper.stopped() if stepper.next_mark is None else (),
-            over=stepper.next_mark is None,
+            applied=applied(self._world.ledger) if self._world is not None else {},
+            stopped=stepper.stopped() if self._over else (),
+            over=self._over,
         )
+
+    @property
+    def _over(self) -> bool:
+        return self._stepper.next_mark is None and not self.dead()
 
     @property
     def upcoming(self) -> str:
         """What the next step will do, in a few words."""
+        if self.dead():
+            return "nothing: this code crashed its process once more; the next opening counts it"
         mark = self._stepper.next_mark
         if mark is not None:
             return described(mark)
         stopped = self._stepper.stopped()
-        return "nothing is left" + "".join(f"; task {id} needs {need}" for id, need in stopped)
+        return "nothing is left" + "".join(f"; task {id} needs {cut(need)}" for id, need in stopped)
 
     def _seen(self, step: Step) -> Seen:
         predicted = self._stepper.verdicts.get(step.task) if step.task is not None else None
@@ -100,7 +137,7 @@ class Walking:
 
 def described(mark: Mark) -> str:
     """What the core is about to do at a mark."""
-    name = f" {mark.name}" if mark.name else ""
+    name = f" {cut(mark.name)}" if mark.name else ""
     if isinstance(mark.subject, TaskSubject):
-        return f"{mark.what}{name}, task {mark.subject.id} in {mark.subject.phase or 'no phase'}"
+        return f"{mark.what}{name}, task {mark.subject.id} in {cut(mark.subject.phase) or 'no phase'}"
     return f"{mark.what}{name}"

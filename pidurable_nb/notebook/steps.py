@@ -202,6 +202,7 @@ class RecoveryView(View):
         source: str,
         effects: Mapping[str, int],
         before: Mapping[str, int] | None,
+        applied: Mapping[str, int],
         disagreements: Sequence[str],
         stopped: Sequence[tuple[TaskId, str]],
         over: bool = True,
@@ -209,6 +210,7 @@ class RecoveryView(View):
         self.seen = tuple(seen)
         self.effects = dict(effects)
         self.effects_before = dict(before) if before is not None else None
+        self.applied = dict(applied)
         self.disagreements = tuple(disagreements)
         self.stopped = tuple(stopped)
         self.over = over
@@ -239,11 +241,12 @@ class RecoveryView(View):
         names = [*(self.effects_before or {}), *self.effects]
         for name in dict.fromkeys(names):
             now = self.effects.get(name, 0)
+            kept = f", applied {self.applied[name]}" if name in self.applied else ""
             if self.effects_before is None:
-                found.append(f"{cut(name, 60)}: asked {now} in this recovery")
+                found.append(f"{cut(name, 60)}: asked {now} in this recovery{kept}")
             else:
                 total = now + self.effects_before.get(name, 0)
-                found.append(f"{cut(name, 60)}: asked {total} in all, {now} of them in this recovery")
+                found.append(f"{cut(name, 60)}: asked {total} in all, {now} of them in this recovery{kept}")
         found += [f"task {id} stopped: it needs {cut(need, 80)}" for id, need in self.stopped]
         return [*found, *(cut(line, 200) for line in self.disagreements)]
 

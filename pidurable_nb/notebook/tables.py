@@ -38,10 +38,10 @@ class Table(pd.DataFrame):
         return self.view._repr_mimebundle_()
 
     def __repr__(self) -> str:
-        return self.view.text()
+        return self.view.plain()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rows(View, Generic[R]):
     """The first or last rows of a longer list. `html_row` gives markup cells, `text_row` foreign text."""
 

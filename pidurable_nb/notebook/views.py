@@ -112,7 +112,7 @@ class ForksView(View, Generic[R]):
         return self._rows.text()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StatusView(View):
     """What is open here: the store, its live work, and which code it has."""
 

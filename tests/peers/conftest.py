@@ -1,6 +1,6 @@
 """What the travelling tests share: the peer's half of the world, and a runner for both halves.
 
-The peer's half is text, written out and run by itself: nothing of the peer is ever imported beside ours. It is written
+The peer's half is text, written out and run by itself: nothing of the peer ever runs beside ours. It is written
 from the peer's documentation and `help()`, never from its source. `our_side.py` is the other half; read that one first.
 """
 
@@ -8,18 +8,61 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, TypeAlias
 
 import pytest
 
-THEIR_SIDE = r'''
+OUR_SIDE: Final = Path(__file__).parent / "our_side.py"
+Told: TypeAlias = dict[str, Any]
+"""What a script wrote down as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One process that had the store: how it ended, what it told, and what it did outside, in order."""
+
+    code: int
+    told: Told
+    effects: tuple[str, ...]
+
+
+class Halves:
+    """Runs one life of the world, by `ours` or by `theirs`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._scripts = {"ours": OUR_SIDE, "theirs": folder / "their_side.py"}
+        self._scripts["theirs"].write_text(THEIR_SIDE, encoding="utf-8")
+
+    def run(self, side: str, command: str, store: Path, was: object = None) -> Life:
+        """A new process: `command` on `store`, told `was`. Raises AssertionError when it ended by an error."""
+        ledger, report = store.with_suffix(".ledger"), store.with_suffix(".report")
+        for left in (ledger, report):
+            left.unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-X", "utf8", str(self._scripts[side]), command, str(store), str(ledger), str(report)],
+            env={**os.environ, "WAS": was if isinstance(was, str) else json.dumps(was)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert report.exists(), f"{side} {command}: {done.returncode}\n{done.stderr}"
+        told = json.loads(report.read_text(encoding="utf-8"))
+        assert not told.get("reports"), told["reports"]
+        effects = tuple(ledger.read_text(encoding="utf-8").splitlines()) if ledger.exists() else ()
+        return Life(code=done.returncode, told=told, effects=effects)
+
+
+@pytest.fixture(scope="session")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Halves:
+    return Halves(tmp_path_factory.mktemp("halves"))
+
+
+THEIR_SIDE: Final = r'''
 import asyncio, json, os, signal, sys, time
 from pathlib import Path
 
@@ -169,7 +212,8 @@ class World:
         return settled
 
 NOTE = "smile \U0001f600 and f\u00eate"
-LONE = {"lone": "\ud800", "reversed": "\udc00\ud83d", "whole": "\U0001f600", "\u043a\u043b\u044e\u0447": ["\u00e9", None]}
+LONE = {"lone": "\ud800", "reversed": "\udc00\ud83d", "whole": "\U0001f600",
+        "\u043a\u043b\u044e\u0447": ["\u00e9", None]}
 ASKED = ("req-1", "pri\u00e8re-\U0001f388")
 
 async def seed(w):
@@ -252,12 +296,12 @@ async def run_steady(w):
 
 async def again(w):
     settled = await w.write(ASKED[1])
-    w.report |= {"write": settled["id"], "page": await w.harness.snapshot(Page, 1, "\u043a\u043b\u044e\u0447", CTX)}
-    w.report["window"] = await w.harness.snapshot(Page, 1, "window", CTX)
+    pages = [await w.harness.snapshot(Page, 1, key, CTX) for key in ("window", "\u043a\u043b\u044e\u0447")]
+    w.report |= {"write": settled["id"], "pages": pages}
 
 async def window(w):
-    for text in ("\U0001f600\U0001f600\U0001f600 abcdefghijklmnop", "\U0001f600 abcdefghijklmnop, qrst",
-                 " abcdefghijklmnop, qrst \U0001f389"):
+    stays, smile = "abc " * 60, "\U0001f600"
+    for text in (f"{smile}{smile}{smile} {stays}", f"{smile} {stays}, qrst", f" {stays}, qrst \U0001f389"):
         async def change(tx):
             (await tx.doc(Page, 1, "window", None)).text = text
             (await tx.doc(Page, 1, "\u043a\u043b\u044e\u0447", None)).text = text
@@ -313,7 +357,7 @@ async def main():
     if COMMAND != "nothing":
         harness.resume()
     await globals()[COMMAND](world)
-    world.report |= {"everything": await everything(storage), "reports": reports}
+    world.report |= {"everything": await everything(storage), "left": await harness.inspect(CTX), "reports": reports}
     await harness.close(CTX)
     REPORT.write_text(json.dumps(world.report))
 

@@ -309,6 +309,16 @@ def test_the_cache_forgets_old_documents_and_keeps_staged_ones(memory_kit: Kit) 
         for n in range(40):
             assert await session.snapshot(family, family.at(SessionScope(), str(n))) == {"n": [n, n + 40]}
         assert len(shelf._places) <= 8
+        gate.clear()
+        writer = asyncio.create_task(write(0))
+        await memory_kit.turns()
+        for n in range(1, 40):
+            await session.snapshot(family, family.at(SessionScope(), str(n)))
+        async with session.block(memory_kit.subject) as tx:
+            staged = await tx.read(family, family.at(SessionScope(), "0"))
+            gate.set()
+        assert staged == {"n": [0, 40, 0]}
+        await writer
         await session.close()
 
     asyncio.run(main())

@@ -272,3 +272,45 @@ def test_v3_a_commit_that_forks_and_writes_a_current_document_of_the_parent_is_r
         await session.close()
 
     asyncio.run(main())
+
+
+def test_v3_a_copy_is_not_lost_to_a_reader_that_looked_for_it_too_early(memory_kit: Kit) -> None:
+    async def main() -> None:
+        storage = memory_kit.storage()
+        session = await memory_kit.open(storage)
+        await memory_kit.root(session)
+        plan = memory_kit.plan
+        async with session.block(memory_kit.subject, conversation=ROOT) as tx:
+            entry = tx.append("app.note")
+            (await tx.edit(plan, memory_kit.in_conversation(plan)))["n"] = 1
+            child = ConversationId(tx.mint() + 1)
+        early = storage.control.slow_read = asyncio.Event()
+        gate = storage.control.gate = asyncio.Event()
+        reader = asyncio.create_task(session.snapshot(plan, memory_kit.in_conversation(plan, child)))
+        await memory_kit.turns()
+
+        async def fork() -> ConversationId:
+            async with session.block(memory_kit.subject) as tx:
+                return await tx.fork(ROOT, entry)
+
+        async def edit() -> None:
+            async with session.block(memory_kit.subject) as tx:
+                draft = await tx.edit(plan, memory_kit.in_conversation(plan, child))
+                draft["more"] = True
+
+        forker = asyncio.create_task(fork())
+        await memory_kit.turns()
+        early.set()
+        assert await reader is None
+        editor = asyncio.create_task(edit())
+        await memory_kit.turns()
+        gate.set()
+        assert await forker == child
+        await editor
+        assert await session.snapshot(plan, memory_kit.in_conversation(plan, child)) == {"n": 1, "more": True}
+        await session.close()
+        session = await memory_kit.open(storage)
+        assert await session.snapshot(plan, memory_kit.in_conversation(plan, child)) == {"n": 1, "more": True}
+        await session.close()
+
+    asyncio.run(main())

@@ -24,7 +24,7 @@ from pidurable_nb.errors import (
     StoreRefused,
 )
 from pidurable_nb.ids import ROOT, ConversationId, DocumentId, EntryId, TaskId
-from pidurable_nb.lab.vfs import RecordingVfs, replay
+from pidurable_nb.lab.vfs import FileOp, RecordingVfs, replay
 from pidurable_nb.records import codec
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import Address, ConversationScope
@@ -478,10 +478,13 @@ def test_c1_a_store_that_was_cut_off_while_it_was_made_is_made_to_the_end(
 ) -> None:
     vfs = watched()
 
-    async def make() -> None:
+    async def make() -> list[FileOp]:
         storage = SqliteStorage(tmp_path / "s.sqlite", vfs=vfs.name, inline=True)
         await storage.open()
         await start(storage)
+        ops = list(vfs.ops)
+        await storage.close()
+        return ops
 
     async def recover(folder: Path, *, fresh: bool) -> int:
         folder.mkdir()
@@ -498,10 +501,10 @@ def test_c1_a_store_that_was_cut_off_while_it_was_made_is_made_to_the_end(
         assert sound(folder / "s.sqlite")
         return 0 if kept is None else 1
 
-    asyncio.run(make())
+    ops = asyncio.run(make())
     found = []
-    for n in range(len(vfs.ops) + 1):
-        image = replay(vfs.ops[:n])
+    for n in range(len(ops) + 1):
+        image = replay(ops[:n])
         found.append(asyncio.run(recover(tmp_path / str(n), fresh=False)))
         assert asyncio.run(recover(tmp_path / f"{n} killed", fresh=True)) == found[-1]
     assert found == sorted(found)

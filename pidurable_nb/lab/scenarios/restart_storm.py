@@ -34,8 +34,8 @@ class Count(Phase[str], task="neighbour"):
 async def begin(harness: Harness) -> None:
     root = await harness.root()
     async with root.commit() as tx:
-        tx.spawn(Poison())
         tx.spawn(Count(1, 3))
+        tx.spawn(Poison())
 
 
 def invariants(facts: Facts) -> Iterator[str]:

@@ -1,0 +1,188 @@
+"""Owns the demonstration: every built-in scenario killed for real, recovered, and compared with what was predicted.
+
+Each life runs in a child of the fork server. Between two lives nobody has the store: the prediction is made from it
+then, before anything is opened. Never kills a process that it did not start.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pidurable_nb.engine.registry import Registry
+from pidurable_nb.errors import NotAStore
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab.bank import BankServer
+from pidurable_nb.lab.crash import read_journal
+from pidurable_nb.lab.explain import explain
+from pidurable_nb.lab.forkserver import Ended, ForkServer
+from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.run import LEDGER, Plan
+from pidurable_nb.lab.scenario import RESTS, Facts, Scenario, builtins, facts_of, standing, violations
+
+__all__ = ["Died", "Shown", "demonstrate", "predicted", "show"]
+
+_CHILD: Final = "pidurable_nb.lab.run:child"
+_LIFE_S: Final = 60.0
+
+_IN_TIME: Final = frozenset({"resume", "abort"})
+"""What becomes of a task that was predicted to wait or to sleep."""
+_STEPS: Final = frozenset({"open", "reserve", "memo", "commit", "effect"})
+"""What counts as a step of a recovery, when it begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What one scenario showed.
+
+    `signals` are those that its lives ended with, as `waitpid` reports them. `verdicts` were predicted for the last
+    life, and `steps` are what that life did. `broken` holds a sentence for everything that went wrong.
+    """
+
+    name: str
+    title: str
+    signals: tuple[int, ...]
+    point: str
+    effects: Mapping[str, int]
+    applied: Mapping[str, int]
+    outcome: str
+    steps: int
+    verdicts: tuple[str, ...]
+    predicted_equals_done: bool
+    broken: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it died by SIGKILL, came out right, and did what was predicted."""
+        return not self.broken and self.predicted_equals_done and bool(self.signals) and set(self.signals) == {9}
+
+    def to_json(self) -> JsonObject:
+        """One element of what `pidurable-nb demo --json` prints."""
+        shown: dict[str, Json] = {
+            "name": self.name,
+            "killed_by": self.signals[0] if self.signals else None,
+            "point": self.point,
+            "lives": len(self.signals) + 1,
+            "effects": dict(self.effects),
+        }
+        if self.applied:
+            shown["applied"] = dict(self.applied)
+        shown |= {
+            "outcome": self.outcome,
+            "steps": self.steps,
+            "verdicts": list(self.verdicts),
+            "predicted_equals_done": self.predicted_equals_done,
+        }
+        if self.broken:
+            shown["broken"] = list(self.broken)
+        return shown
+
+
+def demonstrate(
+    scenarios: Sequence[Scenario] | None = None, *, progress: Callable[[str], None] = lambda _line: None
+) -> tuple[Shown, ...]:
+    """Show the scenarios, all built-in ones by default, in a temporary folder. About a second each."""
+    chosen = builtins() if scenarios is None else tuple(scenarios)
+    modules = ["pidurable_nb.lab.run", "pidurable_nb.store.sqlite", *(scenario.module for scenario in chosen)]
+    shown: list[Shown] = []
+    with tempfile.TemporaryDirectory(prefix="pidurable-demo-") as folder, BankServer(), ForkServer(modules) as server:
+        for scenario in chosen:
+            progress(f"{scenario.name}: {scenario.title}")
+            shown.append(show(scenario, Path(folder) / scenario.name, server))
+    return tuple(shown)
+
+
+def show(scenario: Scenario, folder: Path, server: ForkServer) -> Shown:
+    """Kill the scenario at its kill point, let it recover, and compare; in `folder`, which is made."""
+    folder.mkdir(parents=True)
+    store, ledger = folder / "store.sqlite", folder / LEDGER
+    at = None if scenario.kill_point is None else Point.parse(scenario.kill_point)
+    plan = Plan(at=at, kind="kill", virtual=scenario.virtual, journal=folder / "journal-1.jsonl")
+    verdicts: Mapping[int, str] = {}
+    died: list[Died] = []
+    while True:
+        assert plan.journal is not None
+        ended = server.run(_CHILD, _argument(scenario, store, ledger, plan), timeout_s=_LIFE_S)
+        journal = read_journal(plan.journal)
+        agreed = _agree(verdicts, journal.acted, whole=ended.signal is None)
+        if ended.signal is None or ended.timed_out or len(died) == scenario.lives:
+            break
+        died.append(Died(ended.signal, journal.points[-1] if journal.points else None, agreed))
+        ended_ms = journal.ended_ms if journal.ended_ms is not None else plan.start_ms
+        plan = replace(plan.then(ended_ms), journal=folder / f"journal-{plan.number + 1}.jsonl")
+        verdicts = predicted(scenario, store, now_ms=plan.start_ms if plan.virtual else None)
+    facts = facts_of(store, ledger)
+    return Shown(
+        name=scenario.name,
+        title=scenario.title,
+        signals=tuple(each.signal for each in died),
+        point=str(died[0].at) if died else "",
+        effects=facts.asked,
+        applied=facts.applied,
+        outcome=_outcome(facts),
+        steps=sum(point.edge == "before" and point.what in _STEPS for point in journal.points),
+        verdicts=tuple(verdicts.values()),
+        predicted_equals_done=bool(died) and agreed and all(each.agreed for each in died),
+        broken=(*_complaints(ended), *violations(scenario, facts)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """How a life ended that was killed, and whether it had done what was predicted, as far as it came."""
+
+    signal: int
+    at: Point | None
+    agreed: bool
+
+
+def predicted(scenario: Scenario, store: Path, *, now_ms: int | None) -> Mapping[int, str]:
+    """The verdict for each live task of a store that nobody has open, with the code of the scenario; by task id."""
+    code = Registry()
+    for first in scenario.tasks():
+        code.install(first)
+    try:
+        found = explain(store, code=code, policy=scenario.settings.engine.policy, now_ms=now_ms)
+    except NotAStore:  # it died before the store was made
+        return {}
+    return {verdict.id: verdict.name for verdict in found.tasks}
+
+
+def _agree(verdicts: Mapping[int, str], acted: Mapping[int, str], *, whole: bool) -> bool:
+    """Whether what was done with each task first is what was predicted; a life that was cut may not have come to it."""
+    for id, verdict in verdicts.items():
+        done = acted.get(id)
+        if done is None:
+            if whole and verdict not in RESTS:
+                return False
+        elif verdict in ("wait", "sleep"):
+            if done not in _IN_TIME:
+                return False
+        elif done != verdict:
+            return False
+    return True
+
+
+def _argument(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> JsonObject:
+    name = f"{scenario.module}:{scenario.name}"
+    return {"scenario": name, "store": str(store), "ledger": str(ledger), "plan": plan.to_json()}
+
+
+def _complaints(ended: Ended) -> Iterator[str]:
+    if ended.timed_out:
+        yield f"its last life took longer than {_LIFE_S:.0f} seconds and was ended"
+    elif ended.signal is not None:
+        yield f"its last life was killed too, by signal {ended.signal}"
+    elif ended.exit_code != 0:
+        words = ended.error.strip().splitlines()
+        yield f"its last life ended with exit code {ended.exit_code}: {words[-1] if words else 'it said nothing'}"
+
+
+def _outcome(facts: Facts) -> str:
+    """One word when all root tasks ended alike, else one for each."""
+    words = {record.kind: standing(record) for record in facts.roots()}
+    alike = set(words.values())
+    return alike.pop() if len(alike) == 1 else ", ".join(f"{kind} {word}" for kind, word in words.items())

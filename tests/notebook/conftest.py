@@ -1,0 +1,191 @@
+"""What the tests of the notebook share: a shell with the extension, a hostile store, a real kernel. Tests nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+from traitlets.config import Config
+
+from pidurable_nb import Done, Harness, Phase, Runtime
+
+TICK = """
+from pidurable_nb import Done, Input, Phase, Runtime
+
+class Tick(Phase[str], task="ticker", version=1):
+    n: int
+    to: Input[int]
+
+    async def run(self, rt: Runtime) -> "Tick | Done[str]":
+        if await rt.recall(f"printed-{self.n}", bool) is None:
+            await rt.memo(f"printed-{self.n}", True, barrier=True)
+            await rt.effect(f"print tick {self.n}", lambda: print("tick", self.n))
+        async with rt.commit() as tx:
+            if self.n == self.to:
+                return tx.become(Done(f"counted to {self.to}"))
+            return tx.become(Tick(self.n + 1, self.to))
+"""
+HOSTILE = '<script>alert(1)</script><img src=x onerror="x">\u202e\x1b[31m&amp;"\'\n'
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the user's Jupyter is read or written."""
+    (tmp_path / ".jupyter").mkdir()
+    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / ".jupyter" / name.lower()))
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@dataclass
+class Shell:
+    """A shell with the extension loaded. `run` gives the cell's result and raises what the cell raised."""
+
+    ip: InteractiveShell
+    said: list[str] = field(default_factory=list)
+
+    def run(self, source: str) -> object:
+        result = self.ip.run_cell(source, store_history=False)
+        result.raise_error()
+        return result.result
+
+    def complete(self, line: str) -> list[str]:
+        with provisionalcompleter():
+            return [found.text for found in self.ip.Completer.completions(line, len(line))]
+
+
+@pytest.fixture
+def bare() -> Iterator[InteractiveShell]:
+    """A shell without the extension."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.TerminalInteractiveShell.simple_prompt = True
+    ip = InteractiveShell(config=config)
+    yield ip
+    ip.extension_manager.unload_extension("pidurable_nb")
+    atexit.unregister(ip.atexit_operations)
+    ip.atexit_operations()
+
+
+@pytest.fixture
+def tick() -> str:
+    """A cell that defines the ticker."""
+    return TICK
+
+
+@pytest.fixture
+def attack() -> str:
+    """Text that does harm where it is not escaped."""
+    return HOSTILE
+
+
+@pytest.fixture
+def shell(bare: InteractiveShell) -> Shell:
+    """A shell with the extension loaded and nothing open."""
+    bare.run_line_magic("load_ext", "pidurable_nb")
+    return Shell(bare)
+
+
+class Nasty(Phase[str], task=HOSTILE.strip()):
+    note: str
+
+    async def run(self, rt: Runtime) -> Done[str]:
+        await rt.memo(HOSTILE, HOSTILE)
+        async with rt.commit() as tx:
+            tx.append(HOSTILE, text=HOSTILE)
+        await asyncio.Event().wait()
+        return Done(HOSTILE)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A store whose every word is an attack; its one task was killed while it ran."""
+    path = tmp_path / "hostile.sqlite"
+
+    async def main() -> None:
+        harness = await Harness.open(path, tasks=[Nasty])
+        root = await harness.root()
+        await root.start(Nasty(HOSTILE))
+        while not (await root.entries()).items:  # noqa: ASYNC110 - another process would not set an event either
+            await asyncio.sleep(0.01)
+        os._exit(0)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(main())
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    return path
+
+
+@dataclass
+class Kernel:
+    """A real kernel, in a process of its own."""
+
+    manager: KernelManager
+    client: BlockingKernelClient
+
+    def run(self, source: str, *, timeout_s: float = 60.0, while_running: Callable[[str], None] | None = None) -> Ran:
+        """Run a cell, and collect what came out of it. `while_running` is called with each line that it prints."""
+        id = self.client.execute(source)
+        ran = Ran()
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout_s)
+            if message["parent_header"].get("msg_id") != id:
+                if message["msg_type"] == "stream":
+                    ran.elsewhere += message["content"]["text"]
+                continue
+            content = message["content"]
+            match message["msg_type"]:
+                case "stream":
+                    ran.text += content["text"]
+                    if while_running is not None:
+                        while_running(content["text"])
+                case "error":
+                    ran.error = f"{content['ename']}: {content['evalue']}"
+                case "execute_result" | "display_data":
+                    ran.data.append(content["data"])
+                case "status" if content["execution_state"] == "idle":
+                    return ran
+                case _:
+                    continue
+
+    def wait_ready(self) -> None:
+        self.client.wait_for_ready(timeout=60)
+
+
+@dataclass
+class Ran:
+    """What a cell printed, showed and ended with."""
+
+    text: str = ""
+    error: str | None = None
+    elsewhere: str = ""
+    data: list[dict[str, str]] = field(default_factory=list)
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=os.getcwd())
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    yield Kernel(manager, client)
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
