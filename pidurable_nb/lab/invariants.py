@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from pidurable_nb.engine.decide import SETTLES, STARTS
-from pidurable_nb.engine.registry import Code
+from pidurable_nb.engine.registry import BuiltIn
 from pidurable_nb.engine.transition import kept_fault
-from pidurable_nb.errors import DamagedStore, NotAStore
 from pidurable_nb.ids import Json
 from pidurable_nb.lab.crash import Passed
-from pidurable_nb.lab.explain import explain
+from pidurable_nb.lab.explain import Explanation
 from pidurable_nb.lab.points import TaskPlace
 from pidurable_nb.lab.scenario import Facts, Scenario
 from pidurable_nb.records import task as stored
@@ -35,8 +33,8 @@ from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
 __all__ = [
-    "Acknowledged", "Broken", "Content", "Problem", "acknowledged", "beyond_policy", "content_of", "forgotten", "lost",
-    "ruined", "stuck", "twice",
+    "Acknowledged", "Broken", "Content", "NOTHING_THERE", "Problem", "acknowledged", "beyond_policy", "content_of",
+    "forgotten", "lost", "never_happened", "ruined", "stuck", "twice",
 ]  # fmt: skip
 
 Broken = Literal["effect_twice", "lost_acknowledged", "stuck", "corrupt", "mispredicted", "broken"]
@@ -69,19 +67,8 @@ class Content:
 NOTHING_THERE: Final = Content(next_seq=1, rows={}, final=frozenset())
 
 
-def content_of(store: Path) -> Content:
-    """What the store holds; NOTHING_THERE where its first opening was cut off. Raises: StoreRefused."""
-    try:
-        file = StoreFile.of_copy(store)
-    except NotAStore:
-        return NOTHING_THERE
-    except DamagedStore as error:
-        return Content(next_seq=1, rows={}, final=frozenset(), wrong=(str(error),))
-    with file:
-        return _content(file)
-
-
-def _content(file: StoreFile) -> Content:
+def content_of(file: StoreFile) -> Content:
+    """What the store holds. Raises: DamagedStore, HostileStore."""
     conversations, entries, tasks = tuple(file.conversations()), tuple(file.entries()), tuple(file.tasks())
     submissions, documents = tuple(file.submissions()), tuple(file.documents())
     rows = {f"conversations/{record.id}": encode_conversation(record) for record in conversations}
@@ -222,12 +209,12 @@ def ruined(content: Content) -> Iterator[Problem]:
 # After the last life.
 
 
-def stuck(scenario: Scenario, store: Path, code: Code, now_ms: int) -> Iterator[Problem]:
+def stuck(explained: Explanation) -> Iterator[Problem]:
     """Each live task that would start or settle by itself, and was left. One that rests or waits says why."""
-    for verdict in explain(store, code=code, policy=scenario.settings.engine.policy, now_ms=now_ms).tasks:
-        acts = verdict.name in STARTS | SETTLES and not verdict.held_by
+    for verdict in explained.tasks:
+        acts = verdict.name in STARTS | SETTLES and not verdict.held_by and not isinstance(verdict.facts.fit, BuiltIn)
         if acts and kept_fault(verdict.facts.was) is None:
-            yield Problem("stuck", f"task {verdict.id} ({verdict.task.kind}) was left, and its verdict is {verdict.name}")
+            yield Problem("stuck", f"task {verdict.id} ({verdict.task.kind}) was left, though it would {verdict.name}")
 
 
 def beyond_policy(scenario: Scenario, facts: Facts) -> Iterator[Problem]:
@@ -235,7 +222,7 @@ def beyond_policy(scenario: Scenario, facts: Facts) -> Iterator[Problem]:
     for effect, times in facts.asked.items():
         policy = scenario.policy_of(effect)
         if policy == "at_most_once" and times > 1:
-            yield Problem("effect_twice", f"{effect} happened {times} times; its memo comes first, so at most once (M3)")
+            yield Problem("effect_twice", f"{effect} happened {times} times; its memo comes first (M3)")
         applied = facts.applied.get(effect, 0)
         if policy == "keyed" and applied > 1:
             yield Problem("effect_twice", f"{effect} was applied {applied} times under one key (E6)")

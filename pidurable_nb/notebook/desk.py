@@ -256,10 +256,9 @@ class Desk:
                 if name not in known:
                     harness.install(first)
             changed = harness.registry.refresh()
-            while any(v.name == "faulted" and v.task.kind in changed for v in await harness.verdicts()):
-                await asyncio.sleep(
-                    0.005
-                )  # it is freed by a commit of its own; a wait in the next cell is to find it so
+            # Kept faults are freed by a commit of its own; a wait in the next cell is to find them freed.
+            while any(v.name == "faulted" and v.task.kind in changed for v in await harness.verdicts()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
 
         try:
             self.host.call(refresh(), timeout_s=REFRESH_S)

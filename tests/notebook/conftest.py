@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from IPython.core.completer import provisionalcompleter
+from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
@@ -53,12 +54,23 @@ class Shell:
     """A shell with the extension loaded. `run` gives the cell's result and raises what the cell raised."""
 
     ip: InteractiveShell
-    said: list[str] = field(default_factory=list)
 
     def run(self, source: str) -> object:
-        result = self.ip.run_cell(source, store_history=False)
+        result = self.ip.run_cell(source, store_history=False)  # type: ignore[no-untyped-call]  # half typed
         result.raise_error()
-        return result.result
+        value: object = result.result
+        return value
+
+    def show(self, value: object) -> dict[str, str]:
+        """The forms that a notebook would store."""
+        formatter = self.ip.display_formatter
+        assert isinstance(formatter, DisplayFormatter)
+        data: dict[str, str] = formatter.format(value)[0]  # type: ignore[no-untyped-call]  # half typed
+        return data
+
+    def knows(self, magic: str) -> bool:
+        """Whether there is such a line or cell magic."""
+        return any(magic in magics for magics in self.ip.magics_manager.magics.values())
 
     def complete(self, line: str) -> list[str]:
         with provisionalcompleter():
@@ -66,16 +78,16 @@ class Shell:
 
 
 @pytest.fixture
-def bare() -> Iterator[InteractiveShell]:
+def bare() -> Iterator[Shell]:
     """A shell without the extension."""
     config = Config()
     config.HistoryManager.enabled = False
     config.TerminalInteractiveShell.simple_prompt = True
-    ip = InteractiveShell(config=config)
-    yield ip
-    ip.extension_manager.unload_extension("pidurable_nb")
+    ip = InteractiveShell(config=config)  # type: ignore[no-untyped-call]  # half typed
+    yield Shell(ip)
+    ip.run_line_magic("unload_ext", "pidurable_nb")
     atexit.unregister(ip.atexit_operations)
-    ip.atexit_operations()
+    ip.atexit_operations()  # type: ignore[no-untyped-call]  # half typed
 
 
 @pytest.fixture
@@ -91,10 +103,10 @@ def attack() -> str:
 
 
 @pytest.fixture
-def shell(bare: InteractiveShell) -> Shell:
+def shell(bare: Shell) -> Shell:
     """A shell with the extension loaded and nothing open."""
-    bare.run_line_magic("load_ext", "pidurable_nb")
-    return Shell(bare)
+    bare.run("%load_ext pidurable_nb")
+    return bare
 
 
 class Nasty(Phase[str], task=HOSTILE.strip()):

@@ -7,6 +7,7 @@ import contextvars
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,7 +16,7 @@ from pidurable_nb.notebook.host import Host, HostEnded
 
 
 @pytest.fixture
-def host():
+def host() -> Iterator[Host]:
     host = Host()
     yield host
     host.shut()

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from pidurable_nb import Harness, TaskFaulted, TaskRef
+from pidurable_nb import Harness, TaskFaulted
 from pidurable_nb.notebook.opened import Opened
 
 
@@ -21,6 +21,8 @@ class Shell(Protocol):
 
     def run(self, source: str) -> object: ...
     def complete(self, line: str) -> list[str]: ...
+    def show(self, value: object) -> dict[str, str]: ...
+    def knows(self, magic: str) -> bool: ...
 
 
 # --- the way through ------------------------------------------------------------------------------------------------
@@ -44,7 +46,7 @@ def test_tasks_are_a_data_frame_with_a_form_of_their_own(shell: Shell, tick: str
     assert isinstance(frame, pd.DataFrame)
     assert frame.loc[0, "outcome"] == "completed"
     assert type(frame[frame.status == "terminal"]) is pd.DataFrame
-    data, _ = shell.ip.display_formatter.format(frame)
+    data = shell.show(frame)
     assert "completed" in data["text/html"]
     assert "ticker" in data["text/plain"]
 
@@ -170,19 +172,18 @@ def test_settings_are_listed_changed_and_obeyed(shell: Shell, capsys: pytest.Cap
 
 
 def test_a_bad_setting_is_refused_and_does_not_break_the_next_load(
-    bare: InteractiveShell, capsys: pytest.CaptureFixture[str]
+    bare: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare.run_line_magic("load_ext", "pidurable_nb")
-    bare.run_line_magic("config", "Pi.max_rows = -1")
-    bare.run_line_magic("config", "Pi.durability = 'sometimes'")
-    bare.run_line_magic("reload_ext", "pidurable_nb")
-    assert bare.find_line_magic("pi") is not None
-    bare.config.Pi.max_rows = "many"
-    bare.run_line_magic("unload_ext", "pidurable_nb")
-    bare.run_line_magic("load_ext", "pidurable_nb")
+    bare.run("%load_ext pidurable_nb")
+    bare.run("%config Pi.max_rows = -1")
+    bare.run("%config Pi.durability = 'sometimes'")
+    bare.run("%reload_ext pidurable_nb")
+    assert bare.knows("pi")
+    bare.ip.config.Pi.max_rows = "many"
+    bare.run("%unload_ext pidurable_nb")
+    bare.run("%load_ext pidurable_nb")
     assert "back at their defaults" in capsys.readouterr().err
-    result = bare.run_cell("%pi status")
-    assert result.success
+    assert bare.run("%pi status") is not None
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -248,24 +249,23 @@ def test_two_tasks_of_one_name_are_said_and_the_kernel_goes_on(
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_unloading_removes_everything_and_closes_the_store_in_order(bare: InteractiveShell, tick: str) -> None:
-    matchers = list(bare.Completer.custom_matchers)
-    hooks = list(bare.events.callbacks["post_run_cell"])
-    bare.run_line_magic("load_ext", "pidurable_nb")
+def test_unloading_removes_everything_and_closes_the_store_in_order(bare: Shell, tick: str) -> None:
+    matchers = list(bare.ip.Completer.custom_matchers)
+    hooks = list(bare.ip.events.callbacks["post_run_cell"])
+    bare.run("%load_ext pidurable_nb")
     for cell in (tick, "%pi new a.sqlite", "%pi start --wait Tick(1, 1)"):
-        bare.run_cell(cell).raise_error()
-    bare.run_line_magic("unload_ext", "pidurable_nb")
-    assert bare.find_line_magic("pi") is None
-    assert bare.find_cell_magic("pi") is None
-    assert bare.Completer.custom_matchers == matchers
-    assert "Pi" not in {type(one).__name__ for one in bare.configurables}
-    assert bare.events.callbacks["post_run_cell"] == hooks
-    assert "pi" not in bare.user_ns
+        bare.run(cell)
+    bare.run("%unload_ext pidurable_nb")
+    assert not bare.knows("pi")
+    assert bare.ip.Completer.custom_matchers == matchers
+    assert "Pi" not in {type(one).__name__ for one in bare.ip.configurables}
+    assert bare.ip.events.callbacks["post_run_cell"] == hooks
+    assert "pi" not in bare.ip.user_ns
     assert "pidurable" not in {thread.name for thread in threading.enumerate()}
 
     async def opens() -> None:
         async with Harness.open("a.sqlite") as harness:
-            record = await harness.task(TaskRef(7))
+            record = await harness.task(7)
             assert record.restarts == 0
 
     asyncio.run(opens())

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from pidurable_nb.engine.graph import Edge
 from pidurable_nb.ids import ConversationId, EntryId, TaskId
@@ -39,9 +38,8 @@ ATTRIBUTES = {
 
 
 class Shell(Protocol):
-    ip: InteractiveShell
-
     def run(self, source: str) -> object: ...
+    def show(self, value: object) -> dict[str, str]: ...
 
 
 class Reader(HTMLParser):
@@ -66,8 +64,7 @@ class Reader(HTMLParser):
 
 def forms(shell: Shell, value: object) -> tuple[str, str]:
     """The rich form and the plain one, as a notebook stores them."""
-    assert shell.ip.display_formatter is not None
-    data, _ = shell.ip.display_formatter.format(value)
+    data = shell.show(value)
     rich = data.get("text/html") or data["image/svg+xml"]
     return rich, data["text/plain"]
 
