@@ -69,11 +69,11 @@ class Candidates:
         return known is None or not isinstance(known.state, stored.Waiting) or known.state.on != state.on
 
     async def _check_owner(self, owner: TaskId, tasks: Mapping[TaskId, TaskRecord], what: str) -> None:
-        record = tasks.get(owner) or self._engine.table.live_task(owner)
+        record = self._engine.table.live_task(owner) or tasks.get(owner)  # before this block: its end may be held (T5)
         if record is None:
             raise OwnerGone(f"{what}: its owner, task {owner}, has ended or never was; nothing can be owned by it (O2)")
         if record.outcome is not None:
-            raise OwnerGone(f"{what}: its owner, task {owner}, ends in this or an earlier commit (O2)")
+            raise OwnerGone(f"{what}: its owner, task {owner}, has its outcome; nothing new can be owned by it (O2)")
         if record.abort_requested:
             raise OwnerGone(f"{what}: its owner, task {owner}, is to be aborted; compensate inline instead (O2)")
 

@@ -94,6 +94,7 @@ class Engine:
         self._invocations: dict[TaskId, Invocation] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._waits = Waits()
+        self._freeing: set[TaskId] = set()
         self._closing = False
         self._loop = asyncio.get_running_loop()
         self._unsubscribe = registry.subscribe(self._code_changed)
@@ -272,7 +273,12 @@ class Engine:
         self._running.discard(task)
         self.invocation_over(invocation)
         if not task.cancelled() and (crash := task.exception()) is not None:
-            self.session.crash(crash)  # no Exception gets here; whoever raised it wants no more of this life
+            self._end(crash)
+
+    def _end(self, crash: BaseException) -> None:
+        """No Exception gets here: whoever raised it, in code or in a probe, wants no more of this life (F1)."""
+        if self.session.failed is None:
+            self.session.report(self.session.crash(crash))
 
     def give_time(self, over: Callable[[], None]) -> asyncio.Task[None]:
         """T9: call `over` when the time that a suspect has for progress has passed."""
@@ -322,7 +328,7 @@ class Engine:
             if record is None:
                 return await self.outcome_of(ref), False
             fault = kept_fault(record)
-            if fault is not None and fault.opening == self.opening:
+            if fault is not None and fault.opening == self.opening and ref.id not in self._freeing:
                 return Faulted(fault.message, fault.detail), True
             self._refuse_ended()
             await self._waits.task(ref.id)
@@ -432,9 +438,10 @@ class Engine:
             self.scheduler.touch(record.id)
         kept = [record.id for record in concerned if self.rests(record)]
         if kept:
+            self._freeing.update(kept)
             self.spawn(self._free(kept), "free kept faults")
 
-    async def _free(self, ids: Iterable[TaskId]) -> None:
+    async def _free(self, ids: Sequence[TaskId]) -> None:
         """T11: a re-install of its code frees a kept task."""
         text = "its code was installed again"
         try:
@@ -445,6 +452,8 @@ class Engine:
                         tx.put_task(advance(record, Free(), now_ms=tx.now_ms()))
         except (SessionClosed, SessionFailed, StorageError):
             return
+        finally:
+            self._freeing.difference_update(ids)
 
     # -- closing -------------------------------------------------------------------------------------------------------
 

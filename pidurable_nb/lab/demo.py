@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pidurable_nb.engine.decide import STARTS
 from pidurable_nb.engine.registry import Registry
 from pidurable_nb.errors import NotAStore
 from pidurable_nb.ids import Json, JsonObject
@@ -23,13 +24,11 @@ from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Plan
 from pidurable_nb.lab.scenario import RESTS, Facts, Scenario, builtins, facts_of, standing, violations
 
-__all__ = ["Died", "Shown", "demonstrate", "predicted", "show"]
+__all__ = ["Died", "Shown", "agree", "demonstrate", "predicted", "show"]
 
 _CHILD: Final = "pidurable_nb.lab.run:child"
 _LIFE_S: Final = 60.0
 
-_IN_TIME: Final = frozenset({"resume", "abort"})
-"""What becomes of a task that was predicted to wait or to sleep."""
 _STEPS: Final = frozenset({"open", "reserve", "memo", "commit", "effect"})
 """What counts as a step of a recovery, when it begins."""
 
@@ -107,7 +106,7 @@ def show(scenario: Scenario, folder: Path, server: ForkServer) -> Shown:
         assert plan.journal is not None
         ended = server.run(_CHILD, _argument(scenario, store, ledger, plan), timeout_s=_LIFE_S)
         journal = read_journal(plan.journal)
-        agreed = _agree(verdicts, journal.acted, whole=ended.signal is None)
+        agreed = agree(verdicts, journal.acted, whole=ended.signal is None)
         if ended.signal is None or ended.timed_out or len(died) == scenario.lives:
             break
         died.append(Died(ended.signal, journal.points[-1] if journal.points else None, agreed))
@@ -151,19 +150,21 @@ def predicted(scenario: Scenario, store: Path, *, now_ms: int | None) -> Mapping
     return {verdict.id: verdict.name for verdict in found.tasks}
 
 
-def _agree(verdicts: Mapping[int, str], acted: Mapping[int, str], *, whole: bool) -> bool:
-    """Whether what was done with each task first is what was predicted; a life that was cut may not have come to it."""
-    for id, verdict in verdicts.items():
-        done = acted.get(id)
-        if done is None:
-            if whole and verdict not in RESTS:
-                return False
-        elif verdict in ("wait", "sleep"):
-            if done not in _IN_TIME:
-                return False
-        elif done != verdict:
+def agree(verdicts: Mapping[int, str], acted: Mapping[int, str], *, whole: bool) -> bool:
+    """Whether what was done first with each task, in the order it was done, is what was predicted.
+
+    A life that was cut may not have come to all of it. What waits and sleeps resumes in time. And work that ran in this
+    life may fail and so abort what had not begun yet: only what is settled at once is certain (O6).
+    """
+    ran = False
+    for id, done in acted.items():
+        verdict = verdicts.get(id, done)
+        in_time = done == "resume" and verdict in ("wait", "sleep")
+        overtaken = done == "abort" and ran
+        if done != verdict and not in_time and not overtaken:
             return False
-    return True
+        ran = ran or (done in STARTS and done != "abort")
+    return not whole or all(id in acted or verdict in RESTS for id, verdict in verdicts.items())
 
 
 def _argument(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> JsonObject:

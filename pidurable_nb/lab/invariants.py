@@ -33,8 +33,8 @@ from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
 __all__ = [
-    "Acknowledged", "Broken", "Content", "NOTHING_THERE", "Problem", "acknowledged", "beyond_policy", "content_of",
-    "forgotten", "lost", "never_happened", "ruined", "stuck", "twice",
+    "Acknowledged", "Broken", "Content", "Expected", "NOTHING_THERE", "Problem", "acknowledged", "beyond_policy",
+    "content_of", "expected", "forgotten", "lost", "never_happened", "ruined", "stuck", "twice",
 ]  # fmt: skip
 
 Broken = Literal["effect_twice", "lost_acknowledged", "stuck", "corrupt", "mispredicted", "broken"]
@@ -236,16 +236,29 @@ def twice(scenario: Scenario, facts: Facts) -> bool:
     )
 
 
-def never_happened(scenario: Scenario, facts: Facts, whole: Iterable[Passed]) -> Iterator[Problem]:
-    """M3: effects of tasks that ended as in the life that nobody cut off, chosen to happen at least once, and did not.
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An effect, and whose it is: a task by its kind and its number within that kind."""
 
-    `whole` is that life, and says whose effects they are.
-    """
-    for passed in whole:
-        mark, place = passed.mark, passed.point.place
-        if mark is None or mark.what != "effect" or mark.edge != "after" or not isinstance(place, TaskPlace):
-            continue
-        effect, same = mark.name or "", facts.of_kind(place.kind)
-        ended = len(same) >= place.ordinal and isinstance(same[place.ordinal - 1].outcome, stored.Completed)
-        if ended and scenario.policy_of(effect) == "at_least_once" and not facts.asked.get(effect):
-            yield Problem("broken", f"{effect} never happened, and the task that does it completed (M3)")
+    kind: str
+    ordinal: int
+    effect: str
+
+
+def expected(passed: Iterable[Passed]) -> tuple[Expected, ...]:
+    """The effects of a life, and whose they are."""
+    found: dict[Expected, None] = {}
+    for each in passed:
+        mark, at = each.mark, each.point.place
+        if mark is not None and mark.what == "effect" and mark.edge == "after" and isinstance(at, TaskPlace):
+            found[Expected(at.kind, at.ordinal, mark.name or "")] = None
+    return tuple(found)
+
+
+def never_happened(scenario: Scenario, facts: Facts, awaited: Iterable[Expected]) -> Iterator[Problem]:
+    """M3: what was chosen to happen at least once and never did, although its task completed."""
+    for each in awaited:
+        same = facts.of_kind(each.kind)
+        ended = len(same) >= each.ordinal and isinstance(same[each.ordinal - 1].outcome, stored.Completed)
+        if ended and scenario.policy_of(each.effect) == "at_least_once" and not facts.asked.get(each.effect):
+            yield Problem("broken", f"{each.effect} never happened, and the task that does it completed (M3)")

@@ -27,7 +27,7 @@ from pidurable_nb.store.stranger import StoreFile
 
 __all__ = [
     "BUILT_IN", "RESTS", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of",
-    "find", "outcomes_are", "standing", "until", "until_still", "violations",
+    "faulted", "find", "outcomes_are", "standing", "until", "until_still", "violations",
 ]  # fmt: skip
 
 EffectPolicy = Literal["at_most_once", "at_least_once", "keyed"]
@@ -83,6 +83,11 @@ async def until(harness: Harness, holds: Callable[[Sequence[Verdict]], bool]) ->
 async def until_still(harness: Harness, roots: Roots) -> None:
     """Return when nothing moves any more: every task has ended, or rests until somebody does something about it."""
     await until(harness, lambda verdicts: all(verdict.name in RESTS for verdict in verdicts))
+
+
+def faulted(verdicts: Sequence[Verdict]) -> bool:
+    """Whether a task rests because its code raised (T11)."""
+    return any(verdict.name == "faulted" for verdict in verdicts)
 
 
 RESTS: Final = frozenset({"parked", "blocked", "faulted"})

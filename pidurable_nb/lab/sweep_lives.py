@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pidurable_nb.agent.recovery import AssumedCode
 from pidurable_nb.engine.registry import Code, Registry
-from pidurable_nb.errors import DamagedStore, NotAStore, PidurableError, StoreRefused
+from pidurable_nb.errors import DamagedStore, NotAStore, StoreRefused
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.explain import Explanation, explain
+from pidurable_nb.lab.identity import STORE, digest_of, files_in
 from pidurable_nb.lab.invariants import (
     NOTHING_THERE,
     Content,
+    Expected,
     Problem,
     acknowledged,
     beyond_policy,
@@ -33,15 +35,14 @@ from pidurable_nb.lab.invariants import (
     twice,
 )
 from pidurable_nb.lab.points import Point
-from pidurable_nb.lab.run import LEDGER, Lived, NeverEnds, Plan, carry, run_here
-from pidurable_nb.lab.scenario import Scenario, facts_of
+from pidurable_nb.lab.run import LEDGER, Lived, Plan, carry, run_here
+from pidurable_nb.lab.scenario import Facts, Scenario, facts_of
 from pidurable_nb.lab.verdict_check import acted, disagreements
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
-__all__ = ["Death", "Image", "Looked", "Recovered", "die", "files_of", "judge", "live", "look", "place", "recover"]
+__all__ = ["Death", "Image", "Recovered", "die", "judge", "live", "place", "recover"]
 
-STORE: Final = "store.sqlite"
 MOST_LIVES: Final = 20
 """A scenario that kills itself is given so many lives to come to an end."""
 
@@ -92,27 +93,17 @@ def place(image: Image, into: Path) -> tuple[Path, Path]:
 
 
 def live(scenario: Scenario, image: Image, folder: Path, *, at: Point | None = None) -> tuple[Lived, Image]:
-    """Live in `folder`, which is made, until the end or until frozen at a point; the image that a frozen life left."""
+    """Live in `folder`, which is made, until the end or until frozen at a point.
+
+    The image that a frozen life left is in a folder beside it.
+    """
     store, ledger = place(image, folder)
     plan = replace(image.plan, at=at, kind="freeze")
-    dead = folder / "dead"
+    dead = folder.with_name(f"{folder.name}-dead")
     lived = run_here(scenario, store, ledger, plan, image=dead)
     if lived.crashed is not None and ledger.exists():
         shutil.copyfile(ledger, dead / LEDGER)
     return lived, Image(folder=dead, plan=lived.next(image.plan))
-
-
-def files_of(folder: Path) -> str:
-    """A digest of a store's database and log, as they lie in `folder`."""
-    return _digest(folder / STORE, folder / f"{STORE}-wal")
-
-
-def _digest(*paths: Path, salt: str = "") -> str:
-    found = hashlib.sha256(salt.encode())
-    for path in paths:
-        content = path.read_bytes() if path.exists() else b""
-        found.update(len(content).to_bytes(8, "big") + content)
-    return found.hexdigest()
 
 
 # What a store shows that nobody has open.
@@ -153,9 +144,11 @@ def die(scenario: Scenario, image: Image, points: Sequence[Point], folder: Path)
     """Freeze a life that begins with `image` at each of the points, one after the other."""
     judged = _Judge(scenario, image, folder)
     for number, point in enumerate(points):
-        lived, left = live(scenario, image, folder / str(number), at=point)
+        here = folder / str(number)
+        lived, left = live(scenario, image, here, at=point)
         told = Told(lived.passed, lived.published) if lived.crashed == point else None
         yield judged(point, left, told)
+        shutil.rmtree(here)
 
 
 def judge(scenario: Scenario, image: Image, killed: Sequence[tuple[Point, Path]], folder: Path) -> Iterator[Death]:
@@ -184,8 +177,7 @@ class _Judge:
     def __init__(self, scenario: Scenario, image: Image, folder: Path) -> None:
         self._scenario = scenario
         self._folder = folder
-        whole = replace(image, plan=replace(image.plan, record_files=True))
-        self._whole, _ = live(scenario, whole, folder / "whole")
+        self._whole, _ = live(scenario, image, folder / "whole")
         self._looked: dict[str, Content] = {}
 
     def by(self, point: Point) -> Told | None:
@@ -202,15 +194,22 @@ class _Judge:
         if told is None:
             problem = Problem("broken", f"{point} was not reached again: the scenario does not repeat itself")
             return Death(point=point, image=left, key=str(point), files="", problems=(problem,))
-        files = files_of(left.folder)
+        files = digest_of(files_in(left.folder))
         promised = acknowledged(told.passed, told.published, self._whole.passed)
         return Death(
             point=point,
             image=left,
-            key=_digest(left.folder / LEDGER, salt=f"{files} {left.plan.number} {left.plan.start_ms}"),
+            key=self._key(files, left),
             files=files,
             problems=tuple(lost(promised, self._content(left, files))),
         )
+
+    def _key(self, files: str, left: Image) -> str:
+        """What decides everything that follows: the store, what the world was asked, and what time it is."""
+        assert left.folder is not None
+        ledger = left.folder / LEDGER
+        asked = ledger.read_bytes() if ledger.exists() else b""
+        return hashlib.sha256(f"{files} {left.plan.number} {left.plan.start_ms} ".encode() + asked).hexdigest()
 
     def _content(self, left: Image, files: str) -> Content:
         if files not in self._looked:
@@ -224,24 +223,100 @@ class _Judge:
 # Recovering.
 
 
-def recover(scenario: Scenario, image: Image, folder: Path, *, whole: Sequence[Passed] = ()) -> Recovered:
+def recover(scenario: Scenario, image: Image, folder: Path, *, awaited: Sequence[Expected] = ()) -> Recovered:
     """Live from `image` on until a life ends by itself, and say what was wrong, then or on the way.
 
-    `whole` is what the first life passes when nothing cuts it off: it knows whose the effects are.
+    `awaited` are the effects of the story in which nothing crashed.
     """
-    first: Lived | None = None
-    problems: list[Problem] = []
-    before = NOTHING_THERE
-    lives, ended = 0, False
-    store = folder / "1" / STORE
-    while not ended and lives < MOST_LIVES:
-        lives += 1
-        store, _ = place(image, folder / f"{lives}-look")
-        seen = look(scenario, store, now_ms=image.plan.start_ms) if image.folder is not None else NOTHING_SEEN
-        before = seen.content if lives == 1 else before
-        problems += ruined(seen.content)
-        lived = _attempt(lambda: live(scenario, image, folder / str(lives)), problems)
-        if lived is None:
-            return Recovered(problems=tuple(problems), twice=False, lives=lives, passed=first.passed if first else ())
-        ...
-    return Recovered(problems=tuple(problems), twice=False, lives=lives, passed=first.passed if first else ())
+    course = _Course(scenario, folder)
+    while course.life(image):
+        assert course.left is not None
+        image = course.left
+    if course.ended:
+        course.judge(awaited)
+    return Recovered(
+        problems=tuple(dict.fromkeys(course.problems)), twice=course.twice, lives=course.lives, passed=course.passed
+    )
+
+
+class _Course:
+    """A recovery under way: life after life, each looked at before it begins."""
+
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
+        self.problems: list[Problem] = []
+        self.twice = False
+        self.lives = 0
+        self.passed: tuple[Passed, ...] = ()
+        self.left: Image | None = None
+        self.ended = False
+        self._scenario = scenario
+        self._folder = folder
+        self._before = NOTHING_THERE
+        self._facts: Facts | None = None
+        self._here = folder
+        self._ended_ms = 0
+
+    def life(self, image: Image) -> bool:
+        """Live once, and compare with what was predicted. True when it died and another life has to follow."""
+        self.lives += 1
+        seen = self._look(image)
+        self.problems += ruined(seen.content)
+        if self.lives == 1:
+            self._before = seen.content
+        self._here = self._folder / str(self.lives)
+        try:
+            lived, self.left = live(self._scenario, image, self._here)
+        except StoreRefused as error:
+            self.problems.append(Problem("corrupt", f"life {image.plan.number} cannot open the store: {error}"))
+            return False
+        except Exception as error:
+            self.problems.append(Problem("stuck", f"life {image.plan.number} ended with {_described(error)}"))
+            return False
+        if self.lives == 1:
+            self.passed = lived.passed
+        if lived.error is not None:
+            self.problems.append(Problem("stuck", f"the storage of life {lived.number} failed: {lived.error}"))
+            return False
+        self.ended = lived.crashed is None
+        self._facts = facts_of(self._here / STORE, self._here / LEDGER) if self.ended else None
+        self._ended_ms = self.left.plan.start_ms
+        self._compare(seen.explained, lived)
+        if not self.ended and self.lives == MOST_LIVES:
+            self.problems.append(Problem("stuck", f"{MOST_LIVES} lives died, with nothing to kill them any more"))
+            return False
+        return not self.ended
+
+    def _look(self, image: Image) -> Looked:
+        if image.folder is None:
+            return Looked(content=NOTHING_THERE, explained=None)
+        scratch = self._folder / f"{self.lives}-look"
+        store, _ = place(image, scratch)
+        return look(self._scenario, store, now_ms=image.plan.start_ms)
+
+    def _compare(self, explained: Explanation | None, lived: Lived) -> None:
+        """Explanation equals behaviour. A life that died may not have come to all of it."""
+        if explained is None:
+            return
+        live_on = {record.id for record in self._facts.tasks if record.live} if self._facts is not None else set[int]()
+        for each in disagreements(
+            explained.tasks, acted(lived.passed), may_rest=lambda verdict: not self.ended or verdict.id in live_on
+        ):
+            text = f"task {each.task} was predicted to {each.predicted} in life {lived.number}, and did {each.done}"
+            self.problems.append(Problem("mispredicted", text))
+
+    def judge(self, awaited: Sequence[Expected]) -> None:
+        """What must hold after the last life."""
+        after, facts = look(self._scenario, self._here / STORE, now_ms=self._ended_ms), self._facts
+        assert facts is not None
+        self.problems += ruined(after.content)
+        self.problems += forgotten(self._before, after.content)
+        self.problems += beyond_policy(self._scenario, facts)
+        self.problems += never_happened(self._scenario, facts, awaited)
+        self.problems += [Problem("broken", text) for text in self._scenario.invariants(facts)]
+        if after.explained is not None:
+            self.problems += stuck(after.explained)
+        self.twice = twice(self._scenario, facts)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -114,7 +114,7 @@ def answer(request: dict[str, object], declines: frozenset[int]) -> dict[str, ob
 
 
 def serve(address: str, declines: frozenset[int]) -> None:
-    """Answer until standard input ends."""
+    """Answer until standard input ends, which is when whoever opened the bank is gone; then tidy up after it."""
     with socket.socket(socket.AF_UNIX) as counter:
         counter.bind(address)
         counter.listen(64)
@@ -123,6 +123,8 @@ def serve(address: str, declines: frozenset[int]) -> None:
         while True:
             ready, _, _ = select.select([counter, sys.stdin], [], [])
             if sys.stdin in ready:
+                os.unlink(address)
+                os.rmdir(os.path.dirname(address))
                 return
             customer, _ = counter.accept()
             with customer:

@@ -5,6 +5,7 @@ Never imported by anything but the package's two forwarding functions.
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
     shell.events.register("post_run_cell", after_cell)
     _loaded[id(shell)] = _Loaded(magics, matcher, after_cell)
+    atexit.register(magics.desk.shut)  # a shutdown, a restart and exit() close in order; a kill does not, and need not
     svg.warm_up()
 
 
@@ -66,6 +68,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         shell.magics_manager.magics[kind].pop("pi", None)
     shell.magics_manager.registry.pop(Pi.__name__, None)
     _forget(shell)
+    atexit.unregister(loaded.magics.desk.shut)
     loaded.magics.desk.shut()
 
 

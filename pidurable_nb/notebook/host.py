@@ -7,7 +7,6 @@ synchronous and waits here; a cell may `await`. Never knows what the harness doe
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import contextvars
 import threading
@@ -88,7 +87,6 @@ class Host:
             self._ended = True
             loop, thread = self._loop, self._thread
             self._loop = None
-        atexit.unregister(self.shut)
         if loop is None or thread is None or not thread.is_alive() or self.here:
             return
         with contextlib.suppress(Exception):
@@ -113,7 +111,6 @@ class Host:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
-                atexit.register(self.shut)
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:

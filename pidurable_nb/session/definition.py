@@ -5,9 +5,9 @@ Never loads and never writes one; the typed classes over definitions are those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from pidurable_nb.errors import DocumentRefused
 from pidurable_nb.ids import Json, JsonObject
@@ -26,8 +26,12 @@ from pidurable_nb.store.delta import Op
 ScopeName = Literal["session", "conversation", "task"]
 BaseWhen = Callable[[JsonObject, Sequence[Op], int], bool]
 
-MOST_DELTAS = 50
-"""With `base_sometimes`, the deltas that are read at most to know a value."""
+SOME_DELTAS: Final = 50
+MOST_DELTAS: Final = 1000
+"""With `base_sometimes`, the deltas that are read at most to know a value: few for a small one, else this many."""
+
+SMALL: Final = 4096
+"""A value of about as many characters of JSON is small."""
 
 
 def base_always(value: JsonObject, ops: Sequence[Op], deltas: int) -> bool:
@@ -41,8 +45,26 @@ def base_never(value: JsonObject, ops: Sequence[Op], deltas: int) -> bool:
 
 
 def base_sometimes(value: JsonObject, ops: Sequence[Op], deltas: int) -> bool:
-    """Write what changed, and the whole value once after every `MOST_DELTAS` changes."""
-    return deltas >= MOST_DELTAS
+    """Write what changed, and now and then the whole value: a long one rarely, since that costs its whole length."""
+    return deltas >= MOST_DELTAS or (deltas >= SOME_DELTAS and _weight(value, SMALL) < SMALL)
+
+
+def _weight(value: Json, enough: int) -> int:
+    """About how many characters of JSON a value is; counting stops soon after `enough`."""
+    if isinstance(value, str):
+        return len(value) + 3
+    weight = 4
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            weight += len(key) + 4 + _weight(item, enough - weight)
+            if weight >= enough:
+                break
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            weight += 1 + _weight(item, enough - weight)
+            if weight >= enough:
+                break
+    return weight
 
 
 def empty(seed: Json) -> JsonObject:

@@ -103,7 +103,7 @@ class Document:
 
     @classmethod
     def base_when(cls, value: Document, deltas: int) -> bool:
-        """True: write the whole value. To be overridden where the default, every 50 changes, does not fit."""
+        """True: write the whole value. To be overridden where the default, `base_sometimes`, does not fit."""
         raise NotImplementedError
 
 

@@ -23,7 +23,8 @@ from pidurable_nb.session.reads import StoredReads
 from pidurable_nb.session.shelf import Turn
 from pidurable_nb.session.staged_reads import StagedReads
 from pidurable_nb.session.staging import Overlay, Staged
-from pidurable_nb.session.transaction import Ground, Transaction
+from pidurable_nb.session.table_reads import Ground
+from pidurable_nb.session.transaction import Transaction
 from pidurable_nb.session.writer import Writer
 from pidurable_nb.store.storage import Opened, Storage
 

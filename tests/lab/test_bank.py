@@ -136,12 +136,16 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_bank_stays_open(tmp_pa
 
 
 def test_no_bank_outlives_who_opened_it() -> None:
-    code = "from pidurable_nb.lab.bank import BankServer\nwith BankServer() as b: print(b.pid, flush=True); input()"
+    code = (
+        "from pidurable_nb.lab.bank import BankServer\n"
+        "with BankServer() as b: print(b.pid, b.address, flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
+        pid, address = parent.stdout.readline().split()
         os.kill(parent.pid, signal.SIGKILL)
     while os.path.exists(f"/proc/{pid}/exe"):  # pytest's time limit is the limit
         time.sleep(0.01)
+    assert not Path(address).parent.exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import signal
 import subprocess
 import sys
@@ -167,17 +165,16 @@ def test_lines_of_two_processes_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_killed_process_has_asked(tmp_path: Path) -> None:
     ledger = tmp_path / "effects.jsonl"
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def life() -> None:
-        asyncio.run(World(ledger).perform(effect("boom"), die))
-
-    child = multiprocessing.get_context("fork").Process(target=life)
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    code = (
+        "import asyncio, os, signal, sys; from pathlib import Path\n"
+        "from pidurable_nb.ids import TaskId; from pidurable_nb.lab.world import World\n"
+        "from pidurable_nb.probe import Mark, TaskSubject\n"
+        "mark = Mark(TaskSubject(TaskId(7), 'ticker', 'tick'), 'effect', 'before', name='boom')\n"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(World(Path(sys.argv[1])).perform(mark, die))"
+    )
+    child = subprocess.run([sys.executable, "-c", code, str(ledger)], check=False)
+    assert child.returncode == -signal.SIGKILL
     assert asked(ledger) == {"boom": 1}
     assert [line.edge for line in read_ledger(ledger)] == ["before"]
 

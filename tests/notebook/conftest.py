@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-from collections.abc import Callable, Iterator
+import queue
+import signal
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets.config import Config
 
 from pidurable_nb import Done, Harness, Phase, Runtime
@@ -145,44 +148,8 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @dataclass
-class Kernel:
-    """A real kernel, in a process of its own."""
-
-    manager: KernelManager
-    client: BlockingKernelClient
-
-    def run(self, source: str, *, timeout_s: float = 60.0, while_running: Callable[[str], None] | None = None) -> Ran:
-        """Run a cell, and collect what came out of it. `while_running` is called with each line that it prints."""
-        id = self.client.execute(source)
-        ran = Ran()
-        while True:
-            message = self.client.get_iopub_msg(timeout=timeout_s)
-            if message["parent_header"].get("msg_id") != id:
-                if message["msg_type"] == "stream":
-                    ran.elsewhere += message["content"]["text"]
-                continue
-            content = message["content"]
-            match message["msg_type"]:
-                case "stream":
-                    ran.text += content["text"]
-                    if while_running is not None:
-                        while_running(content["text"])
-                case "error":
-                    ran.error = f"{content['ename']}: {content['evalue']}"
-                case "execute_result" | "display_data":
-                    ran.data.append(content["data"])
-                case "status" if content["execution_state"] == "idle":
-                    return ran
-                case _:
-                    continue
-
-    def wait_ready(self) -> None:
-        self.client.wait_for_ready(timeout=60)
-
-
-@dataclass
 class Ran:
-    """What a cell printed, showed and ended with."""
+    """What a cell printed, showed and ended with; `elsewhere` is what was printed meanwhile for another cell."""
 
     text: str = ""
     error: str | None = None
@@ -190,8 +157,65 @@ class Ran:
     data: list[dict[str, str]] = field(default_factory=list)
 
 
+@dataclass
+class Kernel:
+    """A real kernel, in a process of its own."""
+
+    manager: KernelManager
+    client: BlockingKernelClient
+
+    def run(self, source: str, *, fails: bool = False, timeout_s: float = 60.0) -> Ran:
+        """Run a cell, and collect what came out of it. An error fails the test, unless the cell `fails`."""
+        ran = self._run(source, timeout_s)
+        assert fails == (ran.error is not None), f"{source}\n{ran.error}\n{ran.text}"
+        return ran
+
+    def _run(self, source: str, timeout_s: float) -> Ran:
+        id = self.client.execute(source)
+        ran = Ran()
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout_s)
+            content, kind = message["content"], message["msg_type"]
+            if message["parent_header"].get("msg_id") != id:
+                ran.elsewhere += content["text"] if kind == "stream" else ""
+            elif kind == "stream":
+                ran.text += content["text"]
+            elif kind == "error":
+                ran.error = f"{content['ename']}: {content['evalue']}"
+            elif kind in ("execute_result", "display_data"):
+                ran.data.append(content["data"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                return ran
+
+    def run_until_dead(self, source: str) -> str:
+        """Run a cell that kills the kernel; what it had printed."""
+        self.client.execute(source)
+        text = ""
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                if not self.manager.is_alive():
+                    return text
+                continue
+            text += message["content"].get("text", "")
+
+    def interrupt(self) -> None:
+        """What the stop button does. Of a thread's own accord: the manager would leave an event loop in it."""
+        provisioner = self.manager.provisioner
+        assert isinstance(provisioner, LocalProvisioner)
+        assert provisioner.pid is not None
+        os.kill(provisioner.pid, signal.SIGINT)
+
+    def restart(self) -> None:
+        """What the restart button does: an orderly end where there is still something to end."""
+        self.manager.restart_kernel(now=False)
+        self.client.wait_for_ready(timeout=60)
+
+
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
+    """A kernel in this test's folder."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(cwd=os.getcwd())
     client = manager.blocking_client()

@@ -12,12 +12,13 @@ import pytest
 from pidurable_nb.errors import BlockEnded, DocumentRefused, NotJson, StorageRequestError
 from pidurable_nb.ids import ROOT, EntryId, Json, JsonObject, Seq, TaskId
 from pidurable_nb.records.document import SessionScope, TaskScope
+from pidurable_nb.records.jsontext import dumps
 from pidurable_nb.session.changes import Changes, DocumentChange
 from pidurable_nb.session.definition import Definition, base_never
 from pidurable_nb.session.documents import Document, decoded, definition_of, encoded
 from pidurable_nb.session.shelf import Shelf
-from pidurable_nb.store.delta import apply
-from pidurable_nb.store.storage import Base, ChangeDocument, CreateDocument, Delta, RetireDocument, Write
+from pidurable_nb.store.delta import apply, encode
+from pidurable_nb.store.storage import Base, ChangeDocument, Commit, CreateDocument, Delta, RetireDocument, Write
 
 if TYPE_CHECKING:
     from tests.session.conftest import Kit
@@ -396,21 +397,43 @@ def test_a_thousand_appends_of_a_kilobyte_write_little_more_than_they_add(memory
     async def main() -> None:
         storage = memory_kit.storage()
         session = await memory_kit.open(storage)
-        sizes = 0
         for n in range(1000):
             async with session.block(memory_kit.subject) as tx:
                 draft = await tx.edit(memory_kit.notes, memory_kit.notes_at)
                 lines = draft.setdefault("lines", [])
                 assert isinstance(lines, list)
                 lines.append(f"{n:1024}")
-        for commit in storage.control.commits:
-            for write in commit.writes:
-                if isinstance(write, ChangeDocument) and isinstance(write.content, Delta):
-                    sizes += len(repr(write.content.ops))
-        assert sizes < 1_300_000
+        assert sum(map(size_of, contents_of(storage.control.commits))) < 1_300_000
         await session.close()
 
     asyncio.run(main())
+
+
+def test_a_small_document_is_written_whole_now_and_then(memory_kit: Kit) -> None:
+    async def main() -> None:
+        storage = memory_kit.storage()
+        session = await memory_kit.open(storage)
+        for n in range(200):
+            await memory_kit.write_notes(session, n=n)
+        whole = [n for n, content in enumerate(contents_of(storage.control.commits)) if isinstance(content, Base)]
+        assert whole == [0, 51, 102, 153]
+        await session.close()
+
+    asyncio.run(main())
+
+
+def contents_of(commits: list[Commit]) -> list[Base | Delta]:
+    found: list[Base | Delta] = []
+    for write in (write for commit in commits for write in commit.writes):
+        if isinstance(write, CreateDocument):
+            found.append(write.base)
+        elif isinstance(write, ChangeDocument):
+            found.append(write.content)
+    return found
+
+
+def size_of(content: Base | Delta) -> int:
+    return len(dumps(content.value if isinstance(content, Base) else encode(content.ops)))
 
 
 # -- history -------------------------------------------------------------------------------------------------------

@@ -137,6 +137,23 @@ def test_c3_a_block_that_awaits_its_own_session_does_not_hang(kit: Kit) -> None:
     asyncio.run(main())
 
 
+def test_c3_the_watch_goes_on_after_an_operation_that_suspended(kit: Kit) -> None:
+    async def main() -> None:
+        storage = kit.storage()
+        session = await kit.open(storage)
+        go = storage.control.slow_read = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.01, go.set)
+        with pytest.raises(SuspendedBlock):
+            async with session.block(kit.subject) as tx:
+                await tx.task(TaskId(50))
+                assert go.is_set()
+                await asyncio.sleep(3600)
+        assert not session.line.busy
+        await session.close()
+
+    asyncio.run(main())
+
+
 def test_c3_a_swallowed_suspension_is_still_refused(memory_kit: Kit) -> None:
     async def main() -> None:
         session = await memory_kit.open()

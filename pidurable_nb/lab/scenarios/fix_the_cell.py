@@ -5,11 +5,10 @@ of the same name, which takes over where the old one stood (T10). Killed in betw
 meets the same bug and rests again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from pidurable_nb import Done, Harness, Phase, Runtime, TaskRef
-from pidurable_nb.engine.decide import Verdict
-from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are, until, until_still
+from pidurable_nb.lab.scenario import Facts, Scenario, faulted, outcomes_are, until, until_still
 
 LINES = ("10.00", "7.25", "12,50", "1.00")  # somebody typed a comma
 
@@ -49,12 +48,8 @@ async def attend(harness: Harness, roots: tuple[TaskRef[object], ...]) -> None:
     await until_still(harness, roots)
     if faulted(await harness.verdicts()):
         harness.install(cell(mended))
-        await until(harness, lambda verdicts: not faulted(verdicts))
+        await until(harness, lambda verdicts: not faulted(verdicts))  # the new code frees it
         await until_still(harness, roots)
-
-
-def faulted(verdicts: Sequence[Verdict]) -> bool:
-    return any(verdict.name == "faulted" for verdict in verdicts)
 
 
 def invariants(facts: Facts) -> Iterator[str]:

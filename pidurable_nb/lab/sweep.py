@@ -1,0 +1,428 @@
+"""Owns the sweep: a crash at every point of a scenario, a second one at every point of each recovery, and the count.
+
+Images that are the same to the byte are recovered from once: store, ledger and time decide everything that follows.
+Never runs a life itself (`sweep_lives` does) and never changes the scenario.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, Literal, TypeVar
+
+from pidurable_nb.agent.harness import Durability
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab.bank import BankServer
+from pidurable_nb.lab.crash import CrashKind
+from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.identity import file_points
+from pidurable_nb.lab.invariants import Broken, Expected, Problem
+from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.run import Plan
+from pidurable_nb.lab.scenario import BUILT_IN, Scenario
+from pidurable_nb.lab.sweep_hands import MODULES, Hands, workshop
+from pidurable_nb.lab.sweep_lives import Death, Image
+from pidurable_nb.lab.sweep_points import Path as Crashes
+from pidurable_nb.lab.sweep_points import Which, command, named
+
+__all__ = ["CLASSES", "OutcomeClass", "SweepResult", "Violation", "Witness", "name_of", "sweep"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+OutcomeClass = Literal[
+    "as_promised", "lost_within_bound", "effect_twice", "lost_acknowledged", "stuck", "corrupt", "broken"
+]
+CLASSES: Final[tuple[OutcomeClass, ...]] = (
+    "as_promised", "lost_within_bound", "effect_twice", "lost_acknowledged", "stuck", "corrupt",
+)  # fmt: skip
+"""What can become of a crash, in the order of a table; behind them `broken`, a promise of the scenario's own."""
+_WORST_FIRST: Final[tuple[OutcomeClass, ...]] = ("corrupt", "lost_acknowledged", "stuck", "broken", "effect_twice")
+
+_CHUNK: Final = 24
+"""Deaths of a batch, about: enough to pay for a process, few enough to share them out."""
+_KILL_NOTE: Final = (
+    "durability kill: a barrier is an ordinary commit (E5); a killed process loses nothing by it, a power cut may"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One story: where it crashed, once a life at most, and how. It replays from these and the seed."""
+
+    crashes: Crashes
+    how: CrashKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """Something that the chosen durability does not allow, with one witness and what to type to see it again."""
+
+    kind: Broken
+    text: str
+    witness: Witness
+    replay: str
+
+    def to_json(self) -> JsonObject:
+        """An element of `violations`."""
+        at = named(self.witness.crashes)
+        return {"class": self.kind, "point": at, "because": self.text, "replay": self.replay}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What a sweep found.
+
+    `points` are the first life's; `images` what crashes left, each recovered from; `runs` the lives that were run.
+    `classes` count what became of the images, and `witnesses` has a story for each that is not as promised, allowed or
+    not. `same_bytes` of `compared` places left the same bytes frozen, killed and replayed from the log of operations;
+    None when it was not asked for both kinds.
+    """
+
+    scenario: str
+    kinds: tuple[CrashKind, ...]
+    durability: Durability
+    seed: int
+    points: int
+    images: int
+    runs: int
+    classes: Mapping[OutcomeClass, int]
+    witnesses: Mapping[OutcomeClass, Witness]
+    violations: tuple[Violation, ...]
+    same_bytes: int | None
+    compared: int
+    seconds: float
+    sqlite: str = sqlite3.sqlite_version
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing happened that is not allowed."""
+        return not self.violations
+
+    @property
+    def byte_identical(self) -> str | None:
+        """`N of N`; None when it was not asked for both kinds."""
+        return None if self.same_bytes is None else f"{self.same_bytes} of {self.compared}"
+
+    @property
+    def note(self) -> str | None:
+        """What the chosen durability does not promise."""
+        return _KILL_NOTE if self.durability == "kill" else None
+
+    def replay(self, witness: Witness) -> str:
+        """What to type to see that story again."""
+        return _replay(self.scenario, witness, seed=self.seed, durability=self.durability)
+
+    def to_json(self) -> JsonObject:
+        """The object that `pidurable-nb sweep --json` prints."""
+        shown: dict[str, Json] = {
+            "scenario": self.scenario,
+            "kinds": list(self.kinds),
+            "durability": self.durability,
+            "sqlite": self.sqlite,
+            "seed": self.seed,
+            "points": self.points,
+            "images": self.images,
+            "runs": self.runs,
+            "classes": {kind: self.classes.get(kind, 0) for kind in CLASSES} | dict(self.classes),
+            "violations": [violation.to_json() for violation in self.violations],
+        }
+        if self.byte_identical is not None:
+            shown["byte_identical"] = self.byte_identical
+        shown |= {"ok": self.ok, "seconds": round(self.seconds, 1)}
+        if self.witnesses:
+            shown["witnesses"] = {
+                kind: {"point": named(witness.crashes), "replay": self.replay(witness)}
+                for kind, witness in self.witnesses.items()
+            }
+        if self.note is not None:
+            shown["note"] = self.note
+        return shown
+
+
+def name_of(scenario: Scenario) -> str:
+    """What the command line calls a scenario."""
+    built_in = scenario.module.startswith("pidurable_nb.") and scenario.name in BUILT_IN
+    return scenario.name if built_in else f"{scenario.module}:{scenario.name}"
+
+
+def _replay(scenario: str, witness: Witness, *, seed: int, durability: Durability) -> str:
+    options = ["--kind", witness.how]
+    if durability != "barrier":
+        options += ["--durability", durability]
+    return command(scenario, witness.crashes, seed=seed, options=options)
+
+
+# Sweeping.
+
+
+def sweep(
+    scenario: Scenario,
+    *,
+    kinds: Sequence[CrashKind] = ("freeze",),
+    durability: Durability = "barrier",
+    second: bool = False,
+    points: Which = "commits",
+    seed: int = 1,
+    processes: int = 1,
+    on_progress: Callable[[str], None] = lambda _line: None,
+) -> SweepResult:
+    """Crash the scenario at every point of its first life, recover, and count what became of it.
+
+    `freeze` crashes in this process, `kill` by SIGKILL in children of a fork server. With `second`, each recovery is
+    crashed again at every point of its first life, and recovered from. With more than one process everything is done
+    in children, and the scenario must be one that they can import.
+
+    Laws: C1, C2, C6, T6, T7, T9, M1, M3, E6, S1, S5, O5, O6, and whatever the scenario promises itself.
+    Raises: NotKilled, ForkServerError.
+    """
+    begun = time.monotonic()
+    chosen = tuple(dict.fromkeys(kinds))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(workshop()))
+        if scenario.needs_bank:
+            stack.enter_context(BankServer())
+        crew = [
+            Hands(scenario, folder, server=_server(stack, scenario, chosen, processes), away=processes > 1)
+            for _ in range(max(1, processes))
+        ]
+        plan = Plan(seed=seed, durability=durability, same_bytes=True, record_files=points == "files")
+        tally = _Sweep(crew, chosen, second, points, on_progress).run(Image(folder=None, plan=plan))
+    name = name_of(scenario)
+    violations = tuple(
+        Violation(
+            kind=problem.kind,
+            text=problem.text,
+            witness=witness,
+            replay=_replay(name, witness, seed=seed, durability=durability),
+        )
+        for problem, witness in tally.problems.items()
+    )
+    return SweepResult(
+        scenario=name,
+        kinds=chosen,
+        durability=durability,
+        seed=seed,
+        points=tally.points,
+        images=tally.images,
+        runs=tally.runs,
+        classes=dict(tally.classes),
+        witnesses=tally.witnesses,
+        violations=violations,
+        same_bytes=tally.same if len(chosen) == len(_BOTH) else None,
+        compared=tally.compared,
+        seconds=time.monotonic() - begun,
+    )
+
+
+_BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
+
+
+def _server(stack: ExitStack, scenario: Scenario, kinds: Sequence[CrashKind], processes: int) -> ForkServer | None:
+    if processes <= 1 and "kill" not in kinds:
+        return None
+    return stack.enter_context(ForkServer([*MODULES, scenario.module]))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """A count of what became of images."""
+
+    points: int = 0
+    images: int = 0
+    runs: int = 0
+    same: int = 0
+    compared: int = 0
+    classes: Counter[OutcomeClass] = field(default_factory=Counter)
+    witnesses: dict[OutcomeClass, Witness] = field(default_factory=dict)
+    problems: dict[Problem, Witness] = field(default_factory=dict)
+
+    def count(self, problems: Iterable[Problem], twice: bool, witness: Witness) -> None:
+        """One image: what was wrong with it, and whether an effect happened twice."""
+        self.images += 1
+        found: set[str] = {"effect_twice"} if twice else set()
+        for problem in problems:
+            self.problems.setdefault(problem, witness)
+            found.add("broken" if problem.kind == "mispredicted" else problem.kind)
+        kind = next((kind for kind in _WORST_FIRST if kind in found), "as_promised")
+        self.classes[kind] += 1
+        if kind != "as_promised":
+            self.witnesses.setdefault(kind, witness)
+
+    def compare(self, one: str, other: str, witness: Witness) -> None:
+        """One place, and what two ways to die there left of database and log."""
+        self.compared += 1
+        self.same += one == other
+        if one != other:
+            self.problems.setdefault(Problem("corrupt", "a frozen and a killed life left different bytes"), witness)
+
+    def add(self, other: _Tally) -> None:
+        """What somebody else has counted."""
+        self.images, self.runs = self.images + other.images, self.runs + other.runs
+        self.same, self.compared = self.same + other.same, self.compared + other.compared
+        self.classes.update(other.classes)
+        self.witnesses = other.witnesses | self.witnesses
+        self.problems = other.problems | self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """Deaths that left the same image, each with how it died."""
+
+    deaths: tuple[tuple[Death, CrashKind], ...]
+
+    @property
+    def image(self) -> Image:
+        return self.deaths[0][0].image
+
+
+class _Sweep:
+    """One sweep under way, shared out among hands."""
+
+    def __init__(
+        self,
+        crew: Sequence[Hands],
+        kinds: Sequence[CrashKind],
+        second: bool,
+        which: Which,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._crew = crew
+        self._kinds = kinds
+        self._second = second
+        self._which: Which = which
+        self._tell = on_progress
+        self._awaited: tuple[Expected, ...] = ()
+
+    def run(self, nothing: Image) -> _Tally:
+        """The whole of it, from no store at all."""
+        tally = _Tally()
+        name = self._crew[0].scenario.name
+        [first] = self._crew[0].recover([nothing], self._which, ())
+        tally.runs += first.lives
+        for problem in first.problems:
+            tally.problems.setdefault(problem, Witness((), self._kinds[0]))
+        self._awaited = first.effects
+        tally.points = len(first.points)
+        deaths: list[tuple[Death, CrashKind]] = []
+        for kind in self._kinds:
+            pieces = _pieces(first.points, len(self._crew))
+            for died in self._share(pieces, lambda hands, piece, kind=kind: _died(hands, kind, nothing, piece)):
+                deaths += [(death, kind) for death in died]
+                self._tell(f"{name}: {kind}, {len(deaths)} deaths of a first life")
+        tally.runs += len(deaths)
+        _compare(tally, deaths, ())
+        if len(self._kinds) > 1:
+            self._identity(tally, nothing)
+        nodes = _nodes(deaths)
+        for done, explored in enumerate(self._share(nodes, self._explore), start=1):
+            tally.add(explored)
+            self._tell(f"{name}: {done} of {len(nodes)} different images, {tally.images} recovered from")
+        return tally
+
+    def _explore(self, hands: Hands, node: _Node) -> _Tally:
+        """Recover from an image, and crash that recovery everywhere."""
+        tally = _Tally()
+        [found] = hands.recover([node.image], self._which, self._awaited)
+        tally.runs += found.lives
+        for death, how in node.deaths:
+            tally.count([*death.problems, *found.problems], found.twice, Witness((death.point,), how))
+        if self._second:
+            before = (node.deaths[0][0].point,)
+            again = [(death, kind) for kind in self._kinds for death in _died(hands, kind, node.image, found.points)]
+            tally.runs += len(again)
+            _compare(tally, again, before)
+            nodes = _nodes(again)
+            founds = hands.recover([each.image for each in nodes], self._which, self._awaited)
+            for each, came in zip(nodes, founds, strict=True):
+                tally.runs += came.lives
+                for death, how in each.deaths:
+                    witness = Witness((*before, death.point), how)
+                    tally.count([*death.problems, *came.problems], came.twice, witness)
+            _forget(each.image for each in nodes)
+        _forget([node.image])
+        return tally
+
+    def _identity(self, tally: _Tally, nothing: Image) -> None:
+        """Freeze equals kill, before every file operation of a first life."""
+        hands = self._crew[0]
+        points = file_points(hands.scenario, nothing.plan, hands.folder / "operations")
+        pieces = _pieces(points, len(self._crew))
+
+        def work(hands: Hands, piece: Sequence[Point]) -> list[tuple[Point, bool]]:
+            frozen = hands.compare(nothing, piece)
+            return [
+                (each.point, each.frozen == each.prefix == hands.killed_files(nothing, each.point)) for each in frozen
+            ]
+
+        for compared in self._share(pieces, work):
+            for point, same in compared:
+                tally.runs += 2
+                tally.compare("" if same else "frozen", "", Witness((point,), "kill"))
+            self._tell(f"{hands.scenario.name}: {tally.same} of {tally.compared} places left the same bytes")
+
+    def _share(self, items: Sequence[T], work: Callable[[Hands, T], R]) -> Iterator[R]:
+        """Have all items worked on by whoever has free hands; answers come as they are ready."""
+        if len(self._crew) == 1:
+            yield from (work(self._crew[0], item) for item in items)
+            return
+        free: SimpleQueue[Hands] = SimpleQueue()
+        for hands in self._crew:
+            free.put(hands)
+
+        def one(item: T) -> R:
+            hands = free.get()
+            try:
+                return work(hands, item)
+            finally:
+                free.put(hands)
+
+        with ThreadPoolExecutor(len(self._crew), thread_name_prefix="pidurable_nb sweep") as pool:
+            waiting = [pool.submit(one, item) for item in items]
+            try:
+                for ready in as_completed(waiting):
+                    yield ready.result()
+            finally:
+                for each in waiting:
+                    each.cancel()
+
+
+def _died(hands: Hands, kind: CrashKind, image: Image, points: Sequence[Point]) -> list[Death]:
+    return hands.kill(image, points) if kind == "kill" else hands.freeze(image, points)
+
+
+def _pieces(points: Sequence[Point], crew: int) -> list[Sequence[Point]]:
+    """Points shared out, late ones, which take longer to reach, among all."""
+    count = max(crew, -(-len(points) // _CHUNK)) if crew > 1 else 1
+    return [points[at::count] for at in range(count) if points[at::count]]
+
+
+def _nodes(deaths: Iterable[tuple[Death, CrashKind]]) -> list[_Node]:
+    """Deaths by the image that they left."""
+    same: dict[str, list[tuple[Death, CrashKind]]] = {}
+    for death, kind in deaths:
+        same.setdefault(death.key, []).append((death, kind))
+    return [_Node(tuple(found)) for found in same.values()]
+
+
+def _compare(tally: _Tally, deaths: Iterable[tuple[Death, CrashKind]], before: Crashes) -> None:
+    """Hold lives that were killed against lives that were frozen at the same points."""
+    frozen: dict[Point, Death] = {}
+    killed: dict[Point, Death] = {}
+    for death, kind in deaths:
+        (killed if kind == "kill" else frozen)[death.point] = death
+    for point in frozen.keys() & killed.keys():
+        tally.compare(frozen[point].files, killed[point].files, Witness((*before, point), "kill"))
+
+
+def _forget(images: Iterable[Image]) -> None:
+    for image in images:
+        if image.folder is not None:
+            shutil.rmtree(image.folder, ignore_errors=True)

@@ -1,0 +1,155 @@
+"""Owns where the work of a sweep is done: in this process, or in children of a fork server, of which some are killed.
+
+Never chooses a point and never counts. One pair of hands does one thing at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pidurable_nb.errors import PidurableError
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab.forkserver import Ended, ForkServer
+from pidurable_nb.lab.identity import Compared, digest_of, files_in, freeze_at
+from pidurable_nb.lab.invariants import Expected
+from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweep_lives import Death, Image, place
+from pidurable_nb.lab.sweep_points import Which
+from pidurable_nb.lab.sweep_units import (
+    Found,
+    compared_of,
+    death_of,
+    deaths,
+    expected_json,
+    found_of,
+    image_json,
+    recoveries,
+)
+
+__all__ = ["MODULES", "Hands", "NotKilled", "workshop"]
+
+MODULES: Final = ("pidurable_nb.lab.sweep_units", "pidurable_nb.store.sqlite")
+"""What a fork server has to have imported, besides the module of the scenario."""
+
+_LIFE_S: Final = 60.0
+_WORK_S: Final = 600.0
+_MEMORY: Final = Path("/dev/shm")
+_ROOM: Final = 1 << 30
+
+
+class NotKilled(PidurableError):
+    """A life that was to die by SIGKILL ended otherwise; the message has its last words."""
+
+
+def workshop() -> tempfile.TemporaryDirectory[str]:
+    """A folder for stores that live for a moment; in memory where there is room, since no kill takes a page cache."""
+    roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM
+    return tempfile.TemporaryDirectory(prefix="pidurable-sweep-", dir=_MEMORY if roomy else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Does the pieces of a sweep, in folders below `folder`.
+
+    With a server, lives can be killed; with `away`, everything else is done in its children too. Without either the
+    work is done here, and then the scenario need not be one that another process can import.
+    """
+
+    scenario: Scenario
+    folder: Path
+    server: ForkServer | None = None
+    away: bool = False
+
+    def freeze(self, image: Image, points: Sequence[Point]) -> list[Death]:
+        """Freeze a life from `image` at each of the points."""
+        return self._deaths(image, points, [])
+
+    def kill(self, image: Image, points: Sequence[Point]) -> list[Death]:
+        """Kill a life from `image` at each of the points, each in a process of its own. Raises: NotKilled."""
+        return self._deaths(image, points, [self.killed(image, point) for point in points])
+
+    def killed(self, image: Image, point: Point) -> Path:
+        """The folder of a life from `image` that was killed at `point`. Raises: NotKilled."""
+        here = self._new()
+        store, ledger = place(image, here)
+        plan = replace(image.plan, at=point, kind="kill")
+        argument: JsonObject = {**self._named(), "store": str(store), "ledger": str(ledger), "plan": plan.to_json()}
+        ended = self._run("pidurable_nb.lab.run:child", argument, _LIFE_S)
+        if ended.signal != signal.SIGKILL or ended.timed_out:
+            raise NotKilled(f"{self.scenario.name} was to be killed at {point}: {_words(ended)}")
+        return here
+
+    def killed_files(self, image: Image, point: Point) -> str:
+        """A digest of the database and the log that a life left which was killed at `point`. Raises: NotKilled."""
+        here = self.killed(image, point)
+        digest = digest_of(files_in(here))
+        shutil.rmtree(here)
+        return digest
+
+    def recover(self, images: Sequence[Image], which: Which, awaited: Sequence[Expected]) -> list[Found]:
+        """Recover from each of the images."""
+        if not self.away:
+            return recoveries(self.scenario, images, which, awaited, self._new())
+        effects = [expected_json(each) for each in awaited]
+        work: JsonObject = {"images": [image_json(each) for each in images], "which": which, "awaited": effects}
+        return [found_of(each) for each in self._ask(work)]
+
+    def compare(self, image: Image, points: Sequence[Point]) -> list[Compared]:
+        """Freeze a first life before each of these file operations, and compare with the log of operations."""
+        if not self.away:
+            return list(freeze_at(self.scenario, image.plan, points, self._new()))
+        work: JsonObject = {"image": image_json(image), "frozen": [str(point) for point in points]}
+        return [compared_of(each) for each in self._ask(work)]
+
+    def _deaths(self, image: Image, points: Sequence[Point], killed: Sequence[Path]) -> list[Death]:
+        if not points:
+            return []
+        if not self.away:
+            return deaths(self.scenario, image, points, killed, self._new())
+        names: list[Json] = [str(point) for point in points]
+        folders: list[Json] = [str(path) for path in killed]
+        return [death_of(each) for each in self._ask({"image": image_json(image), "points": names, "killed": folders})]
+
+    def _ask(self, work: JsonObject) -> list[Json]:
+        here = self._new()
+        answer = here.with_suffix(".json")
+        argument: JsonObject = {**self._named(), "answer": str(answer), "folder": str(here), "work": work}
+        ended = self._run("pidurable_nb.lab.sweep_units:there", argument, _WORK_S)
+        if ended.exit_code != 0:
+            raise PidurableError(f"a piece of the sweep of {self.scenario.name} failed: {_words(ended)}")
+        found: list[Json] = json.loads(answer.read_text())
+        answer.unlink()
+        return found
+
+    def _named(self) -> JsonObject:
+        return {"scenario": f"{self.scenario.module}:{self.scenario.name}"}
+
+    def _run(self, target: str, argument: JsonObject, timeout_s: float) -> Ended:
+        if self.server is None:
+            raise PidurableError("these hands have no fork server, and so cannot kill")
+        return self.server.run(target, argument, timeout_s=timeout_s)
+
+    def _new(self) -> Path:
+        return self.folder / str(next(_numbers))
+
+
+_numbers = itertools.count(1)
+
+
+def _words(ended: Ended) -> str:
+    if ended.timed_out:
+        return "it took too long"
+    if ended.signal is not None:
+        return f"it was ended by signal {ended.signal}"
+    said = ended.error.strip().splitlines()
+    return f"it ended with exit code {ended.exit_code}: {said[-1] if said else 'it said nothing'}"
