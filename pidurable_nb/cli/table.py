@@ -31,6 +31,12 @@ def _recover() -> Subcommand:
     return RECOVER
 
 
+def _sweep() -> Subcommand:
+    from pidurable_nb.cli.sweep import SWEEP
+
+    return SWEEP
+
+
 def _lab() -> Subcommand:
     from pidurable_nb.cli.lab import LAB
 
@@ -49,5 +55,6 @@ TABLE: Final[tuple[Listed, ...]] = (
     Listed(name="inspect", help="what is in a store", load=_inspect),
     Listed(name="why", help="what recovery will do with a store, and by which law", load=_why),
     Listed(name="recover", help="recovers a copy of a store, step by step", load=_recover),
+    Listed(name="sweep", help="crashes a scenario at every point, and counts what became of it", load=_sweep),
     Listed(name="doctor", help="what works on this machine, and what each durability keeps", load=_doctor),
 )

@@ -38,6 +38,7 @@ class Kin:
             if page.next is None:
                 break
             after = page.next
+        await self._session.know_bare(tuple(found))
         for conversation in {record.conversation: None for record in found.values()}:
             await self.know(conversation)
             await self.know_owners(conversation, found)

@@ -27,7 +27,7 @@ from pidurable_nb.ids import JsonObject, TaskId
 from pidurable_nb.lab.explain import snapshot_of
 from pidurable_nb.lab.inspect import inspect_open
 from pidurable_nb.lab.rows import row_of_file
-from pidurable_nb.lab.verdict_check import Disagreement, disagreements
+from pidurable_nb.lab.verdict_check import Disagreement, acted, disagreements
 from pidurable_nb.lab.walk import Answer, Choice, Perform, Step, Walk, just_run
 from pidurable_nb.probe import Mark
 from pidurable_nb.store.copying import copy_store
@@ -184,10 +184,7 @@ class Stepper:
 
     def disagreements(self) -> tuple[Disagreement, ...]:
         """The tasks of which something else was done than predicted; empty, or this package is wrong."""
-        done: dict[TaskId, str] = {}
-        for step in self.steps:
-            if step.task is not None and step.verdict is not None and step.verdict != "mark":
-                done.setdefault(step.task, step.verdict)
+        done = acted((step.task, step.verdict) for step in self.steps if step.verdict is not None)
         return disagreements(self.verdicts.values(), done, may_rest=self._not_yet)
 
     def _not_yet(self, verdict: Verdict) -> bool:

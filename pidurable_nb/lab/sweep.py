@@ -7,157 +7,45 @@ Never runs a life itself (`sweep_lives` does) and never changes the scenario.
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 from pidurable_nb.agent.harness import Durability
-from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashKind
 from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.identity import file_points
-from pidurable_nb.lab.invariants import Broken, Expected, Problem
+from pidurable_nb.lab.invariants import Expected, Problem
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import Plan
-from pidurable_nb.lab.scenario import BUILT_IN, Scenario
+from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweep_hands import MODULES, Hands, workshop
 from pidurable_nb.lab.sweep_lives import Death, Image
-from pidurable_nb.lab.sweep_points import Path as Crashes
-from pidurable_nb.lab.sweep_points import Which, command, named
+from pidurable_nb.lab.sweep_points import Crashes, Which
+from pidurable_nb.lab.sweep_result import (
+    WORST_FIRST,
+    OutcomeClass,
+    SweepResult,
+    Violation,
+    Witness,
+    name_of,
+    replay_command,
+)
 
-__all__ = ["CLASSES", "OutcomeClass", "SweepResult", "Violation", "Witness", "name_of", "sweep"]
+__all__ = ["sweep"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-OutcomeClass = Literal[
-    "as_promised", "lost_within_bound", "effect_twice", "lost_acknowledged", "stuck", "corrupt", "broken"
-]
-CLASSES: Final[tuple[OutcomeClass, ...]] = (
-    "as_promised", "lost_within_bound", "effect_twice", "lost_acknowledged", "stuck", "corrupt",
-)  # fmt: skip
-"""What can become of a crash, in the order of a table; behind them `broken`, a promise of the scenario's own."""
-_WORST_FIRST: Final[tuple[OutcomeClass, ...]] = ("corrupt", "lost_acknowledged", "stuck", "broken", "effect_twice")
-
 _CHUNK: Final = 24
 """Deaths of a batch, about: enough to pay for a process, few enough to share them out."""
-_KILL_NOTE: Final = (
-    "durability kill: a barrier is an ordinary commit (E5); a killed process loses nothing by it, a power cut may"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """One story: where it crashed, once a life at most, and how. It replays from these and the seed."""
-
-    crashes: Crashes
-    how: CrashKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """Something that the chosen durability does not allow, with one witness and what to type to see it again."""
-
-    kind: Broken
-    text: str
-    witness: Witness
-    replay: str
-
-    def to_json(self) -> JsonObject:
-        """An element of `violations`."""
-        at = named(self.witness.crashes)
-        return {"class": self.kind, "point": at, "because": self.text, "replay": self.replay}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepResult:
-    """What a sweep found.
-
-    `points` are the first life's; `images` what crashes left, each recovered from; `runs` the lives that were run.
-    `classes` count what became of the images, and `witnesses` has a story for each that is not as promised, allowed or
-    not. `same_bytes` of `compared` places left the same bytes frozen, killed and replayed from the log of operations;
-    None when it was not asked for both kinds.
-    """
-
-    scenario: str
-    kinds: tuple[CrashKind, ...]
-    durability: Durability
-    seed: int
-    points: int
-    images: int
-    runs: int
-    classes: Mapping[OutcomeClass, int]
-    witnesses: Mapping[OutcomeClass, Witness]
-    violations: tuple[Violation, ...]
-    same_bytes: int | None
-    compared: int
-    seconds: float
-    sqlite: str = sqlite3.sqlite_version
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing happened that is not allowed."""
-        return not self.violations
-
-    @property
-    def byte_identical(self) -> str | None:
-        """`N of N`; None when it was not asked for both kinds."""
-        return None if self.same_bytes is None else f"{self.same_bytes} of {self.compared}"
-
-    @property
-    def note(self) -> str | None:
-        """What the chosen durability does not promise."""
-        return _KILL_NOTE if self.durability == "kill" else None
-
-    def replay(self, witness: Witness) -> str:
-        """What to type to see that story again."""
-        return _replay(self.scenario, witness, seed=self.seed, durability=self.durability)
-
-    def to_json(self) -> JsonObject:
-        """The object that `pidurable-nb sweep --json` prints."""
-        shown: dict[str, Json] = {
-            "scenario": self.scenario,
-            "kinds": list(self.kinds),
-            "durability": self.durability,
-            "sqlite": self.sqlite,
-            "seed": self.seed,
-            "points": self.points,
-            "images": self.images,
-            "runs": self.runs,
-            "classes": {kind: self.classes.get(kind, 0) for kind in CLASSES} | dict(self.classes),
-            "violations": [violation.to_json() for violation in self.violations],
-        }
-        if self.byte_identical is not None:
-            shown["byte_identical"] = self.byte_identical
-        shown |= {"ok": self.ok, "seconds": round(self.seconds, 1)}
-        if self.witnesses:
-            shown["witnesses"] = {
-                kind: {"point": named(witness.crashes), "replay": self.replay(witness)}
-                for kind, witness in self.witnesses.items()
-            }
-        if self.note is not None:
-            shown["note"] = self.note
-        return shown
-
-
-def name_of(scenario: Scenario) -> str:
-    """What the command line calls a scenario."""
-    built_in = scenario.module.startswith("pidurable_nb.") and scenario.name in BUILT_IN
-    return scenario.name if built_in else f"{scenario.module}:{scenario.name}"
-
-
-def _replay(scenario: str, witness: Witness, *, seed: int, durability: Durability) -> str:
-    options = ["--kind", witness.how]
-    if durability != "barrier":
-        options += ["--durability", durability]
-    return command(scenario, witness.crashes, seed=seed, options=options)
 
 
 # Sweeping.
@@ -201,7 +89,7 @@ def sweep(
             kind=problem.kind,
             text=problem.text,
             witness=witness,
-            replay=_replay(name, witness, seed=seed, durability=durability),
+            replay=replay_command(name, witness, seed=seed, durability=durability),
         )
         for problem, witness in tally.problems.items()
     )
@@ -251,7 +139,7 @@ class _Tally:
         for problem in problems:
             self.problems.setdefault(problem, witness)
             found.add("broken" if problem.kind == "mispredicted" else problem.kind)
-        kind = next((kind for kind in _WORST_FIRST if kind in found), "as_promised")
+        kind: OutcomeClass = next((kind for kind in WORST_FIRST if kind in found), "as_promised")
         self.classes[kind] += 1
         if kind != "as_promised":
             self.witnesses.setdefault(kind, witness)
@@ -313,8 +201,7 @@ class _Sweep:
         tally.points = len(first.points)
         deaths: list[tuple[Death, CrashKind]] = []
         for kind in self._kinds:
-            pieces = _pieces(first.points, len(self._crew))
-            for died in self._share(pieces, lambda hands, piece, kind=kind: _died(hands, kind, nothing, piece)):
+            for died in self._share(_pieces(first.points, len(self._crew)), partial(_died, kind=kind, image=nothing)):
                 deaths += [(death, kind) for death in died]
                 self._tell(f"{name}: {kind}, {len(deaths)} deaths of a first life")
         tally.runs += len(deaths)
@@ -336,7 +223,11 @@ class _Sweep:
             tally.count([*death.problems, *found.problems], found.twice, Witness((death.point,), how))
         if self._second:
             before = (node.deaths[0][0].point,)
-            again = [(death, kind) for kind in self._kinds for death in _died(hands, kind, node.image, found.points)]
+            again = [
+                (death, kind)
+                for kind in self._kinds
+                for death in _died(hands, found.points, kind=kind, image=node.image)
+            ]
             tally.runs += len(again)
             _compare(tally, again, before)
             nodes = _nodes(again)
@@ -394,7 +285,7 @@ class _Sweep:
                     each.cancel()
 
 
-def _died(hands: Hands, kind: CrashKind, image: Image, points: Sequence[Point]) -> list[Death]:
+def _died(hands: Hands, points: Sequence[Point], *, kind: CrashKind, image: Image) -> list[Death]:
     return hands.kill(image, points) if kind == "kill" else hands.freeze(image, points)
 
 

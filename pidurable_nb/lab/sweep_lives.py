@@ -37,7 +37,7 @@ from pidurable_nb.lab.invariants import (
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Lived, Plan, carry, run_here
 from pidurable_nb.lab.scenario import Facts, Scenario, facts_of
-from pidurable_nb.lab.verdict_check import acted, disagreements
+from pidurable_nb.lab.verdict_check import acted, acts_of, disagreements
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
@@ -299,7 +299,9 @@ class _Course:
             return
         live_on = {record.id for record in self._facts.tasks if record.live} if self._facts is not None else set[int]()
         for each in disagreements(
-            explained.tasks, acted(lived.passed), may_rest=lambda verdict: not self.ended or verdict.id in live_on
+            explained.tasks,
+            acted(acts_of(lived.passed)),
+            may_rest=lambda verdict: not self.ended or verdict.id in live_on,
         ):
             text = f"task {each.task} was predicted to {each.predicted} in life {lived.number}, and did {each.done}"
             self.problems.append(Problem("mispredicted", text))

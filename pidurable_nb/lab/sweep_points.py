@@ -9,13 +9,13 @@ from typing import Final, Literal
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.points import Point
 
-__all__ = ["Path", "Which", "chosen", "command", "named"]
+__all__ = ["Crashes", "Which", "chosen", "command", "named"]
 
 Which = Literal["commits", "files"]
 """`commits`: before and after of every reserve, memo, commit, effect, publication and opening. `files`: before every
 write, sync, truncate and delete of the store's files."""
 
-Path = tuple[Point, ...]
+Crashes = tuple[Point, ...]
 """Crashes of one story, one a life at most, in order."""
 
 _INSIDE: Final = frozenset({"phase", "chunk"})

@@ -1,12 +1,14 @@
 """Owns the question whether recovery did what was predicted, for steppers, sweeps and demonstrations alike.
 
 A prediction is read from a store that nobody has open; what was done is the first verdict that the engine acted on for
-each task afterwards, marks left out. Never decides, and never runs a recovery.
+each task afterwards. What follows from the store is marked before anything is started (O6): a task that is marked later
+was overtaken by what others did in the new life, and is aborted whatever was predicted. Never decides, and never runs
+a recovery.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,12 +18,14 @@ from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.probe import TaskSubject
 
-__all__ = ["NOTHING", "Disagreement", "acted", "agrees", "disagreements"]
+__all__ = ["NOTHING", "Acted", "Disagreement", "acted", "acts_of", "agrees", "disagreements"]
 
 NOTHING: Final = "nothing"
 """What was done to a task to which nothing was done."""
 
 _RESTS: Final = frozenset({"blocked", "parked", "faulted"})
+_MARK: Final = "mark"
+_OVERTAKEN: Final = frozenset({"abort", "orphan", NOTHING})
 _TIMED: Final = frozenset({"wait", "sleep"})
 _IN_TIME: Final = frozenset({"resume", "poll", "abort", "orphan", "finish"})
 """What becomes of a task that was predicted to wait or to sleep."""
@@ -36,28 +40,52 @@ class Disagreement:
     done: str
 
 
-def acted(passed: Iterable[Passed]) -> dict[TaskId, str]:
-    """The first verdict that a life acted on for each task, marks left out."""
-    done: dict[TaskId, str] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """The first verdict that a life acted on for each task, and the tasks that were marked after work had begun."""
+
+    first: Mapping[TaskId, str]
+    overtaken: frozenset[TaskId]
+
+
+def acted(acts: Iterable[tuple[TaskId | None, str]]) -> Acted:
+    """What was done, from the verdicts acted on and their tasks, in order; None where there was more than one task."""
+    first: dict[TaskId, str] = {}
+    overtaken: set[TaskId] = set()
+    begun = False
+    for task, verdict in acts:
+        begun = begun or verdict in STARTS
+        if task is not None and verdict != _MARK:
+            first.setdefault(task, verdict)
+        elif task is not None and begun and task not in first:
+            overtaken.add(task)
+    return Acted(first=first, overtaken=frozenset(overtaken))
+
+
+def acts_of(passed: Iterable[Passed]) -> Iterator[tuple[TaskId | None, str]]:
+    """The verdicts that a life acted on, and its marks, in order."""
     for each in passed:
-        verdict, mark = each.verdict, each.mark
-        if verdict is not None and verdict != "mark" and mark is not None and isinstance(mark.subject, TaskSubject):
-            done.setdefault(mark.subject.id, verdict)
-    return done
+        mark = each.mark
+        if mark is None or mark.name is None or mark.edge != "before":
+            continue
+        if each.verdict is not None or (mark.what == "reconcile" and mark.name == _MARK):
+            yield mark.subject.id if isinstance(mark.subject, TaskSubject) else None, mark.name
 
 
 def disagreements(
-    verdicts: Iterable[Verdict], done: Mapping[TaskId, str], *, may_rest: Callable[[Verdict], bool]
+    verdicts: Iterable[Verdict], done: Acted, *, may_rest: Callable[[Verdict], bool]
 ) -> tuple[Disagreement, ...]:
     """The tasks of which something else was done than predicted; empty, or this package is wrong.
 
     `may_rest` says of which tasks nothing has to have been done yet.
     """
-    return tuple(
-        Disagreement(task=verdict.id, predicted=verdict.name, done=done.get(verdict.id, NOTHING))
-        for verdict in verdicts
-        if not agrees(verdict, done.get(verdict.id, NOTHING), may_rest=may_rest(verdict))
-    )
+    found: list[Disagreement] = []
+    for verdict in verdicts:
+        was = done.first.get(verdict.id, NOTHING)
+        overtaken = verdict.id in done.overtaken and was in _OVERTAKEN
+        if not overtaken and not agrees(verdict, was, may_rest=may_rest(verdict)):
+            found.append(Disagreement(task=verdict.id, predicted=verdict.name, done=was))
+    return tuple(found)
 
 
 def agrees(verdict: Verdict, done: str, *, may_rest: bool) -> bool:

@@ -48,7 +48,7 @@ def _chosen(desk: Desk, tail: str) -> tuple[Point | None, Scenario]:
     rest = rest.strip()
     if not rest:
         raise UsageError(f"%pi: name a scenario ({', '.join(_names(desk))}), or a phase such as Tick(1, 5)")
-    if _SCENARIO.fullmatch(rest) and rest not in desk.shell.user_ns:
+    if rest in _names(desk) or (_SCENARIO.fullmatch(rest) and rest not in desk.shell.user_ns):
         return point, desk.scenario(rest)
     return point, of_cell(desk.phase(rest), rest, lambda: list(desk.tasks().values()))
 

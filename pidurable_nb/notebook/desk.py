@@ -85,8 +85,12 @@ class Desk:
 
     def need_open(self) -> Opened:
         """The open store. Raises UsageError when there is none."""
-        if self.opened is None or not self.opened.open:
+        if self.opened is None:
             raise UsageError(NOTHING_OPEN)
+        if not self.opened.open:
+            error = self.opened.harness.closed.result().error
+            reason = visible(" ".join(str(error).split())) if error is not None else "it was closed"
+            raise UsageError(f"%pi: {self.opened.path} is not open any more: {reason}; %pi open it again")
         return self.opened
 
     def open(

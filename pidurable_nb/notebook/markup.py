@@ -32,21 +32,37 @@ interrupted; and what is said aside."""
 SIGNS: Final[Mapping[Tone, str]] = {"com": "■", "lost": "□", "again": "↻", "unk": "◇", "int": "◆", "quiet": "○"}
 """The shape that says the same as the colour."""
 
-_DARK = "--pi-ink:#f1f3f5;--pi-line:#33383f;" + "".join(f"--pi-{tone}:{dark};" for tone, (_, dark) in COLOURS.items())
-_STYLE = (
-    "<style>.pinb{color:var(--pi-ink,#16191d);font:13px/1.45 var(--jp-ui-font-family,system-ui,sans-serif);"
-    "max-width:1100px;text-align:left}"
-    f"body[data-jp-theme-light=false] .pinb{{{_DARK}}}"
-    f"@media(prefers-color-scheme:dark){{body:not([data-jp-theme-light]) .pinb{{background:#15171b;{_DARK}}}}}"
-    ".pinb h2{font-size:20px;line-height:27px;margin:4px 0 6px;font-weight:650}"
-    ".pinb h3{font-size:12px;margin:14px 0 4px;color:var(--pi-quiet,#4b5159)}.pinb p{margin:0 0 6px}"
-    ".pinb table{border-collapse:collapse;margin:6px 0;font-size:12px}"
-    ".pinb th,.pinb td{vertical-align:top;text-align:left;padding:4px 14px 4px 0;background:none;"
-    "border-bottom:1px solid var(--pi-line,#dfe2e6);white-space:normal}"
-    ".pinb thead th{color:var(--pi-lost,#646b74);font-weight:400}"
-    ".pinb code,.pinb pre{font:11.5px/1.45 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);"
-    "background:none;color:inherit;padding:0;margin:0;white-space:pre-wrap}"
-    ".pinb ul{margin:0;padding-left:18px}.pinb li{margin:2px 0}.pinb svg{max-width:100%;height:auto}</style>"
+_US: Final = ".pinb.pinb.pinb"
+"""Three classes, because Jupyter's rules for tables in outputs have two."""
+_DARK: Final = "--pi-ink:#f1f3f5;--pi-line:#33383f;" + "".join(
+    f"--pi-{tone}:{dark};" for tone, (_, dark) in COLOURS.items()
+)
+_RULES: Final[Mapping[str, str]] = {
+    "": "color:var(--pi-ink,#16191d);font:13px/1.45 var(--jp-ui-font-family,system-ui,sans-serif);max-width:1100px;"
+    "text-align:left",
+    " h2": "font-size:20px;line-height:27px;margin:4px 0 6px;font-weight:650",
+    " h3": "font-size:12px;margin:14px 0 4px;color:var(--pi-quiet,#4b5159)",
+    " p": "margin:0 0 6px",
+    " table": "border-collapse:collapse;margin:6px 0;font-size:12px;table-layout:auto;color:inherit",
+    " tr": "background:none",
+    " th": "font-weight:inherit",
+    " :is(th,td)": "vertical-align:top;text-align:left;padding:4px 14px 4px 0;background:none;white-space:normal;"
+    "border-bottom:1px solid var(--pi-line,#dfe2e6)",
+    " thead th": "color:var(--pi-lost,#646b74);font-weight:400",
+    " :is(code,pre)": "font:11.5px/1.45 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);"
+    "background:none;color:inherit;padding:0;margin:0;white-space:pre-wrap",
+    " ul": "margin:0;padding-left:18px",
+    " li": "margin:2px 0",
+    " svg": "max-width:100%;height:auto",
+}
+_STYLE: Final = "".join(
+    [
+        "<style>",
+        *(f"{_US}{what}{{{rule}}}" for what, rule in _RULES.items()),
+        f"body[data-jp-theme-light=false] {_US}{{{_DARK}}}",
+        f"@media(prefers-color-scheme:dark){{body:not([data-jp-theme-light]) {_US}{{background:#15171b;{_DARK}}}}}",
+        "</style>",
+    ]
 )
 
 

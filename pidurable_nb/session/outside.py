@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pidurable_nb.errors import StorageRequestError
 from pidurable_nb.ids import ConversationId, EntryId, JsonObject, SubmissionId, TaskId
@@ -124,6 +124,11 @@ class Outside:
         definition.check(address)
         view = (await self._shelf.load(address)).stored
         return todays(definition, view.value, view.version) if view is not None else None
+
+    async def know_bare(self, tasks: Sequence[TaskId]) -> None:
+        """Ask once which of these tasks have documents, so that ending the others asks nothing."""
+        self.admit()
+        self._shelf.bare.update(set(tasks) - await self._stored.documented(tasks))
 
     async def document_record(self, address: Address) -> DocumentRecord | None:
         """The stored incarnation at an address, None when there is none. Says nothing about its value's version."""

@@ -5,7 +5,7 @@ Never sees staged state.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from pidurable_nb.errors import SessionFailed, StorageError, StorageRequestError
@@ -80,6 +80,9 @@ class StoredReads:
     def new(self, id: int) -> bool:
         """True when this session minted the id: nothing of that name was stored before it opened."""
         return self._first is not None and id >= self._first
+
+    def documented(self, tasks: Sequence[TaskId]) -> Awaitable[frozenset[TaskId]]:
+        return self._guard(self._storage.documented(tasks))
 
     def conversation(self, id: ConversationId) -> Awaitable[ConversationRecord | None]:
         return self._guard(self._storage.conversation(id))

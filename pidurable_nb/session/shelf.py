@@ -61,7 +61,7 @@ class Turn:
 class Shelf:
     """The places of a session. Loading needs no line: nobody changes a place that was not loaded."""
 
-    __slots__ = ("_kept", "_loading", "_places", "_reads", "_task_documents", "_unstored")
+    __slots__ = ("_kept", "_loading", "_places", "_reads", "_task_documents", "_unstored", "bare")
 
     def __init__(self, reads: StoredReads, kept: int = KEPT) -> None:
         self._reads = reads
@@ -70,6 +70,8 @@ class Shelf:
         self._loading: dict[Address, list[asyncio.Future[None]]] = {}
         self._unstored: dict[Address, Place] = {}
         self._task_documents: dict[TaskId, dict[Address, None]] = {}
+        self.bare: set[TaskId] = set()
+        """Tasks of an earlier session that had no document when this one opened."""
 
     def peek(self, address: Address) -> Place | None:
         """The place when it is loaded. Makes it the newest to forget."""

@@ -259,12 +259,12 @@ class Transaction(TableReads):
         return [record for record in found if not desk.retires(record.id)] + list(desk.made_in(scope))
 
     async def retire_task_documents(self, task: TaskId) -> None:
-        """End every document of a task. Costs no read for a task that this session created."""
+        """End every document of a task. Costs no read for a task that this session created, or knows to be bare."""
         self._check()
-        scope = TaskScope(task)
-        if self._ground.stored.new(task):
+        scope, shelf = TaskScope(task), self._ground.shelf
+        if self._ground.stored.new(task) or task in shelf.bare:
             mine = [record.address for record in self._desk.made_in(scope)] if self._desk is not None else []
-            addresses = dict.fromkeys((*self._ground.shelf.made_for(task), *mine))
+            addresses = dict.fromkeys((*shelf.made_for(task), *mine))
         else:
             addresses = dict.fromkeys(record.address for record in await self.documents(scope))
         for address in addresses:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from pidurable_nb.errors import NotJson, StorageError, StorageRequestError
 from pidurable_nb.ids import MAX_INTEGER, ConversationId, DocumentId, EntryId, Seq, SubmissionId, TaskId
 from pidurable_nb.records import codec
-from pidurable_nb.records.document import Address, DocumentRecord, Scope, StoredDocument
+from pidurable_nb.records.document import Address, DocumentRecord, Scope, StoredDocument, TaskScope
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord, EntryRecord, SubmissionRecord
 from pidurable_nb.store.ancestry import Segment, segments, visible
@@ -323,6 +323,12 @@ class MemoryStorage:
         """The incarnations alive at `at` in exactly this scope."""
         self._check_page(limit, after)
         return self._documents.scan(scope, limit=limit, kind=kind, at=at, after=after)
+
+    async def documented(self, tasks: Sequence[TaskId]) -> frozenset[TaskId]:
+        """Those of these tasks that have a document alive."""
+        self._open_counter()
+        scopes = ((id, self._documents.scan(TaskScope(id), limit=1, kind=None, at=CURRENT, after=None)) for id in tasks)
+        return frozenset(id for id, page in scopes if page.items)
 
     def _check_page(self, limit: int, after: int | None) -> None:
         self._open_counter()

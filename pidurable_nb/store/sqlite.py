@@ -293,6 +293,10 @@ class SqliteStorage:
         """The incarnations alive at `at` in exactly this scope."""
         return await self._look(lambda cursor: sqlite_documents.scan_documents(cursor, scope, limit, kind, at, after))
 
+    async def documented(self, tasks: Sequence[TaskId]) -> frozenset[TaskId]:
+        """Those of these tasks that have a document alive, in one hop."""
+        return await self._read(lambda cursor: sqlite_documents.documented(cursor, tasks))
+
     # --- One hop ------------------------------------------------------------------------------------------------
 
     async def _look(self, do: Callable[[sqlite3.Cursor], T]) -> T:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pidurable_nb.errors import StorageError, StorageRequestError
-from pidurable_nb.ids import MAX_INTEGER, DocumentId, Json, JsonObject
+from pidurable_nb.ids import MAX_INTEGER, DocumentId, Json, JsonObject, TaskId
 from pidurable_nb.records.codec import BadRecord, decode_document, loads
 from pidurable_nb.records.document import Address, DocumentRecord, Scope, StoredDocument
 from pidurable_nb.store import delta
@@ -55,6 +55,25 @@ def scan_documents(
         (scope_kind, owner, *(() if kind is None else spelled(kind)), after or 0, *moments, limit + 1),
     ).fetchall()
     return page_of(rows, limit, decode_document)
+
+
+MOST_NAMED = 500
+"""Ids in one statement: SQLite bounds the parameters."""
+
+
+def documented(cursor: Cursor, tasks: Sequence[TaskId]) -> frozenset[TaskId]:
+    """As `Storage.documented`."""
+    found: set[TaskId] = set()
+    for start in range(0, len(tasks), MOST_NAMED):
+        named = tasks[start : start + MOST_NAMED]
+        marks = ", ".join("?" * len(named))
+        rows: list[tuple[int]] = cursor.execute(
+            f"SELECT DISTINCT owner_id FROM documents WHERE scope_kind = 'task' AND owner_id IN ({marks})"
+            " AND retired_at IS NULL",
+            tuple(named),
+        ).fetchall()
+        found.update(TaskId(id) for (id,) in rows)
+    return frozenset(found)
 
 
 def document(cursor: Cursor, id: DocumentId, at: At) -> StoredDocument | None:

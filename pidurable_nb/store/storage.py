@@ -249,9 +249,7 @@ class Storage(Protocol):
 
     async def submission(self, id: SubmissionId) -> SubmissionRecord | None: ...
 
-    async def submission_by_request(
-        self, conversation: ConversationId, request_id: str
-    ) -> SubmissionRecord | None: ...
+    async def submission_by_request(self, conversation: ConversationId, request_id: str) -> SubmissionRecord | None: ...
 
     async def scan_submissions(
         self, query: SubmissionQuery, *, limit: int, after: int | None = None, order: Order = "ascending"
@@ -272,6 +270,10 @@ class Storage(Protocol):
         self, scope: Scope, *, limit: int, kind: str | None = None, at: At = CURRENT, after: int | None = None
     ) -> Page[DocumentRecord]:
         """The incarnations alive at `at` in exactly this scope."""
+        ...
+
+    async def documented(self, tasks: Sequence[TaskId]) -> frozenset[TaskId]:
+        """Those of these tasks that have a document alive. Asked once at an opening, so that ending a task asks nothing."""
         ...
 
     async def maintain(self) -> None:

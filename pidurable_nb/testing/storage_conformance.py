@@ -183,6 +183,10 @@ class Reopening:
         """As the storage itself."""
         return await self._open.document(id, at)
 
+    async def documented(self, tasks: Sequence[TaskId]) -> frozenset[TaskId]:
+        """As the storage itself."""
+        return await self._open.documented(tasks)
+
     async def scan_documents(
         self, scope: Scope, *, limit: int, kind: str | None = None, at: At = CURRENT, after: int | None = None
     ) -> Page[DocumentRecord]:

@@ -121,6 +121,19 @@ async def documents_of_a_scope_come_in_pages(storage: Storage) -> None:
     expect([record.id for record in (*page.items, *rest.items)], odd, "of one kind, two at a time")
 
 
+@promise()
+async def tasks_with_a_document_are_told_from_those_without(storage: Storage) -> None:
+    await start(storage)
+    tasks = [TaskId(storage.mint()) for _ in range(600)]
+    records = {task: document(storage.mint(), scope=TaskScope(task)) for task in tasks[::7]}
+    await commit(storage, *(CreateDocument(record, Base(1, {})) for record in records.values()))
+    gone = tasks[14]
+    await _retire(storage, records[gone].id)
+    expect(await storage.documented(tasks), frozenset(records) - {gone}, "those with one alive")
+    expect(await storage.documented(tasks[1:7]), frozenset(), "none of these")
+    expect(await storage.documented(()), frozenset(), "none of none")
+
+
 # --- Lives ------------------------------------------------------------------------------------------------------
 
 

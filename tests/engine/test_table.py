@@ -21,8 +21,8 @@ from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord, Owner
 
-DONE = stored.Completed(result=None)
-FAILED = stored.Failed(error=stored.TaskError(message="no"))
+DONE: stored.Outcome = stored.Completed(result=None)
+FAILED: stored.Outcome = stored.Failed(error=stored.TaskError(message="no"))
 PENDING = stored.Pending(checkpoint={"phase": "work"})
 
 

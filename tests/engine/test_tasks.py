@@ -1,6 +1,7 @@
 """What running code may do and what becomes of its task (T2 to T6, T9 to T13, M1 to M3), on virtual time."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
-from pidurable_nb import Aborted, Done, Failed, Faulted, Harness, Input, Json, Phase, Runtime, Sleeping, TaskRef, Waiting
+from pidurable_nb import (
+    Aborted,
+    Done,
+    Failed,
+    Faulted,
+    Harness,
+    Input,
+    Json,
+    Phase,
+    Runtime,
+    Sleeping,
+    TaskRef,
+    Waiting,
+)
 from pidurable_nb.clock import LoopClock, as_datetime
 from pidurable_nb.errors import (
     EffectInBlock,
@@ -20,7 +34,6 @@ from pidurable_nb.errors import (
     PidurableError,
     SessionClosed,
     StorageRequestError,
-    TaskAborted,
     TaskFailed,
     TaskFaulted,
     UnknownPhase,
@@ -106,7 +119,7 @@ async def naming(h: Harness) -> Mapping[int, str]:
     return {int(v.id): v.name for v in await h.verdicts()}
 
 
-# --- T2: stored as running before its code runs -------------------------------------------------------------------------
+# --- T2: stored as running before its code runs -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -138,7 +151,7 @@ def test_t2_a_task_without_code_cannot_begin_and_nothing_is_stored(bench: "Bench
     bench.run(main())
 
 
-# --- T3: what a phase returns ---------------------------------------------------------------------------------------------
+# --- T3: what a phase returns -----------------------------------------------------------------------------------------
 
 
 def test_t3_every_phase_is_a_checkpoint_and_the_result_comes_back_typed(bench: "Bench") -> None:
@@ -337,7 +350,7 @@ def test_c4_a_become_in_a_block_that_is_left_by_an_exception_did_not_happen(benc
     bench.run(main())
 
 
-# --- T4: waiting --------------------------------------------------------------------------------------------------------
+# --- T4: waiting ------------------------------------------------------------------------------------------------------
 
 
 async def _forever(rt: Runtime) -> Done[Json]:
@@ -535,7 +548,7 @@ def test_t4_without_fail_fast_everything_settles(bench: "Bench") -> None:
     bench.run(main())
 
 
-# --- T5: completing ---------------------------------------------------------------------------------------------------------
+# --- T5: completing ---------------------------------------------------------------------------------------------------
 
 
 def test_t5_a_finish_is_held_while_owned_work_lives_and_the_wait_with_it(bench: "Bench") -> None:
@@ -715,7 +728,7 @@ def test_o2_nothing_new_is_owned_by_a_task_that_ends_or_is_to_be_aborted(bench: 
     assert refused == ["task", "conversation"]
 
 
-# --- T12: sleeping --------------------------------------------------------------------------------------------------------
+# --- T12: sleeping ----------------------------------------------------------------------------------------------------
 
 
 def naps(seconds: float) -> Body:
@@ -840,7 +853,7 @@ def test_t12_a_sleeping_task_that_is_aborted_does_not_sleep_on(bench: "Bench") -
     bench.run(main())
 
 
-# --- M1, M2, T13: the runtime ---------------------------------------------------------------------------------------------
+# --- M1, M2, T13: the runtime -----------------------------------------------------------------------------------------
 
 
 def test_m1_the_first_writer_wins_among_many_at_once(bench: "Bench") -> None:
@@ -932,16 +945,17 @@ def test_t13_a_runtime_that_outlives_its_invocation_writes_nothing(bench: "Bench
         return await _forever(rt)
 
     async def refused(rt: Runtime) -> None:
-        for operation in (
-            lambda: rt.memo("late", 1),
-            lambda: rt.recall("late", int),
-            lambda: rt.effect("late", lambda: 1),
-            lambda: rt.outcomes(()),
-            lambda: rt.children(),
-            lambda: rt.commit().__aenter__(),
-        ):
+        operations: tuple[Awaitable[object], ...] = (
+            rt.memo("late", 1),
+            rt.recall("late", int),
+            rt.effect("late", lambda: 1),
+            rt.outcomes(()),
+            rt.children(),
+            rt.commit().__aenter__(),
+        )
+        for operation in operations:
             with pytest.raises(InvocationEnded):
-                await cast("Awaitable[object]", operation())
+                await operation
 
     async def main() -> None:
         h = await bench.open(Script)
@@ -1036,9 +1050,10 @@ def test_t13_o2_a_mark_before_the_first_step_stops_every_phase(memory: "Bench", 
             async with root.commit() as tx:
                 refs = [tx.spawn(Script("a")) for _ in range(3)]
             await asyncio.gather(*[h.abort(ref) for ref in refs])
-            assert await asyncio.wait_for(asyncio.gather(*[h.outcome(ref) for ref in refs]), 100) == [
-                Aborted("stopped")
-            ] * 3
+            assert (
+                await asyncio.wait_for(asyncio.gather(*[h.outcome(ref) for ref in refs]), 100)
+                == [Aborted("stopped")] * 3
+            )
             await h.wait_idle()
 
     memory.run(main(), seed=seed)
@@ -1094,7 +1109,7 @@ def test_e6_keys_are_the_same_in_every_run_and_differ_by_task_and_purpose(bench:
     assert len({key for _, *both in keys for key in both}) == 4
 
 
-# --- T10, T11: faults and new code ----------------------------------------------------------------------------------------
+# --- T10, T11: faults and new code ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("raises", ["Exception", "BaseException", "CancelledError", "unprintable"])
@@ -1153,22 +1168,21 @@ def test_t11_the_task_of_a_stale_cancellation_does_not_spin(bench: "Bench") -> N
 
 
 def test_t11_a_state_that_cannot_be_read_back_is_a_fault_and_does_not_spin(bench: "Bench") -> None:
+    allowed = [True]
+
     class Picky(Phase[Json], task="picky"):
         n: int = 0
 
         def __post_init__(self) -> None:
-            if self.n and not allowed:
+            if self.n and not allowed[0]:
                 raise ValueError("not any more")
 
         async def run(self, rt: Runtime) -> "Picky | Done[Json]":
-            nonlocal allowed
             if self.n:
                 return Done(self.n)
             to = Picky(1)
-            allowed = False
+            allowed[0] = False
             return to
-
-    allowed = True
 
     async def main() -> None:
         async with bench.open(Picky) as h:
@@ -1447,7 +1461,7 @@ def test_t8_uninstalled_code_runs_on_and_blocks_the_next_start(bench: "Bench") -
     bench.run(main())
 
 
-# --- O2, O3, O5: abort ----------------------------------------------------------------------------------------------------
+# --- O2, O3, O5: abort ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -1572,7 +1586,7 @@ def test_o2_an_abort_handler_may_decide_otherwise_but_not_go_on(bench: "Bench") 
     bench.run(main())
 
 
-# --- Closing ---------------------------------------------------------------------------------------------------------------
+# --- Closing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [None, *range(10)])
@@ -1733,7 +1747,7 @@ class Watcher:
 
     async def perform(self, mark: Mark, do: Callable[[], V | Awaitable[V]]) -> V:
         got = do()
-        return await got if isinstance(got, Awaitable) else got
+        return await got if inspect.isawaitable(got) else got  # pyright: ignore[reportReturnType]
 
 
 class Crash(BaseException):

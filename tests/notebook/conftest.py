@@ -180,12 +180,15 @@ class Kernel:
                 ran.elsewhere += content["text"] if kind == "stream" else ""
             elif kind == "stream":
                 ran.text += content["text"]
-            elif kind == "error":
-                ran.error = f"{content['ename']}: {content['evalue']}"
             elif kind in ("execute_result", "display_data"):
                 ran.data.append(content["data"])
             elif kind == "status" and content["execution_state"] == "idle":
-                return ran
+                break
+        while (reply := self.client.get_shell_msg(timeout=timeout_s))["parent_header"].get("msg_id") != id:
+            continue
+        if reply["content"]["status"] != "ok":
+            ran.error = f"{reply['content']['ename']}: {reply['content']['evalue']}"
+        return ran
 
     def run_until_dead(self, source: str) -> str:
         """Run a cell that kills the kernel; what it had printed."""

@@ -149,7 +149,8 @@ def test_a_task_that_leaves_the_interpreter_leaves_the_kernel_answering(kernel: 
     kernel.run("%pi new a.sqlite")
     kernel.run("%pi start Exit()")
     assert kernel.run("print(pi.call(lambda: 'called'))").text == "called\n"
-    kernel.run("%pi close")
+    refused = kernel.run("%pi start Other()", fails=True)
+    assert "the session was ended by SystemExit(3)" in (refused.error or "")
     kernel.run("%pi new b.sqlite")
     kernel.run("x = %pi start --wait Other()")
     assert kernel.run("print(x)").text == "alive\n"

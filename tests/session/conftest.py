@@ -19,7 +19,7 @@ from pidurable_nb.clock import SystemClock
 from pidurable_nb.errors import SessionFailed, StorageError
 from pidurable_nb.ids import ROOT, ConversationId, Json, JsonObject, Seq, TaskId
 from pidurable_nb.probe import Mark, Probe, SessionSubject
-from pidurable_nb.records.document import Address, ConversationScope, DocumentRecord, SessionScope
+from pidurable_nb.records.document import Address, ConversationScope, DocumentRecord, Scope, SessionScope
 from pidurable_nb.records.task import Pending, TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord
 from pidurable_nb.session.changes import Changes
@@ -28,7 +28,7 @@ from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
 from pidurable_nb.store.memory import MemoryStorage
 from pidurable_nb.store.sqlite import SqliteStorage
-from pidurable_nb.store.storage import CURRENT, At, Commit
+from pidurable_nb.store.storage import CURRENT, At, Commit, Page
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -57,6 +57,7 @@ class Control:
     reads: int = 0
     minted: int = 0
     slow_read: asyncio.Event | None = None
+    scans: int = 0
 
     async def commit(
         self, group: Sequence[Commit], store: Callable[[Sequence[Commit]], Awaitable[tuple[Seq, ...]]]
@@ -100,6 +101,12 @@ class FaultyMemory(MemoryStorage):
     async def find_document(self, address: Address, at: At = CURRENT) -> DocumentRecord | None:
         return await self.control.read(partial(super().find_document, address, at))
 
+    async def scan_documents(
+        self, scope: Scope, *, limit: int, kind: str | None = None, at: At = CURRENT, after: int | None = None
+    ) -> Page[DocumentRecord]:
+        self.control.scans += 1
+        return await super().scan_documents(scope, limit=limit, kind=kind, at=at, after=after)
+
 
 class FaultySqlite(SqliteStorage):
     """A SQLite file under control."""
@@ -116,6 +123,12 @@ class FaultySqlite(SqliteStorage):
 
     async def find_document(self, address: Address, at: At = CURRENT) -> DocumentRecord | None:
         return await self.control.read(partial(super().find_document, address, at))
+
+    async def scan_documents(
+        self, scope: Scope, *, limit: int, kind: str | None = None, at: At = CURRENT, after: int | None = None
+    ) -> Page[DocumentRecord]:
+        self.control.scans += 1
+        return await super().scan_documents(scope, limit=limit, kind=kind, at=at, after=after)
 
 
 Faulty = FaultyMemory | FaultySqlite
@@ -188,17 +201,17 @@ class Kit:
     notes, plan, mood, scratch, call = NOTES, PLAN, MOOD, SCRATCH, CALL
     notes_at = NOTES.at(SessionScope())
 
-    def __init__(self, make: Callable[[], Faulty]) -> None:
-        self._make = make
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
         self.reports: list[BaseException] = []
 
     def storage(self) -> Faulty:
         """A new storage, or a new object for the same file."""
-        return self._make()
+        return FaultyMemory() if self._file is None else FaultySqlite(self._file)
 
     def again(self, storage: Faulty) -> Faulty:
         """The storage of the same data, for another opening: a file gets a new object."""
-        return storage if isinstance(storage, FaultyMemory) else self._make()
+        return storage if isinstance(storage, FaultyMemory) else self.storage()
 
     async def open(self, storage: Faulty | None = None, probe: Probe | None = None) -> Session:
         session = await Session.open(
@@ -255,10 +268,10 @@ class Kit:
 @pytest.fixture(params=["memory", "sqlite"])
 def kit(request: pytest.FixtureRequest, tmp_path: Path) -> Kit:
     """The kit over each kind of storage."""
-    return Kit(FaultyMemory if request.param == "memory" else lambda: FaultySqlite(tmp_path / "session.sqlite"))
+    return Kit(None if request.param == "memory" else tmp_path / "session.sqlite")
 
 
 @pytest.fixture
 def memory_kit() -> Kit:
     """The kit over memory only, for sweeps that open hundreds of sessions."""
-    return Kit(FaultyMemory)
+    return Kit(None)

@@ -233,26 +233,64 @@ def test_a_tasks_documents_are_retired_known_or_not(kit: Kit, reopened: bool) ->
     async def main() -> None:
         storage = kit.storage()
         session = await kit.open(storage)
-        async with session.block(kit.subject) as tx:
-            task = TaskId(tx.mint())
-            scope = TaskScope(task)
-            for key in ("1", "2"):
-                await tx.edit(kit.call, kit.call.at(scope, key))
+        tasks: list[TaskId] = []
+        for _ in range(5):
+            async with session.block(kit.subject) as tx:
+                tasks.append(TaskId(tx.mint()))
+                for key in ("1", "2"):
+                    await tx.edit(kit.call, kit.call.at(TaskScope(tasks[-1]), key))
         if reopened:
             await session.close()
             session = await kit.open(storage := kit.again(storage))
-        reads = storage.control.reads
+        scans = storage.control.scans
+        gate = storage.control.gate = asyncio.Event()
+
+        async def end(task: TaskId) -> None:
+            scope = TaskScope(task)
+            async with session.block(kit.subject) as tx:
+                await tx.edit(kit.call, kit.call.at(scope, "3"))
+            async with session.block(kit.subject) as tx:  # while key 3 is only staged
+                await tx.edit(kit.call, kit.call.at(scope, "4"))
+                await tx.retire_task_documents(task)
+
+        ends = [asyncio.create_task(end(task)) for task in tasks]
+        await asyncio.sleep(0.05)
+        gate.set()
+        await asyncio.gather(*ends)
+        assert storage.control.scans - scans == (5 if reopened else 0)
+        for task in tasks:
+            async with session.block(kit.subject) as tx:
+                assert await tx.documents(TaskScope(task)) == ()
+            assert await session.snapshot(kit.call, kit.call.at(TaskScope(task), "1")) is None
+            block = session.block(kit.subject)
+            async with block as tx:
+                await tx.retire_task_documents(task)
+            assert block.seq is None
+        await session.close()
+
+    asyncio.run(main())
+
+
+def test_a_task_that_was_bare_when_the_session_opened_is_ended_without_a_read(kit: Kit) -> None:
+    async def main() -> None:
+        storage = kit.storage()
+        session = await kit.open(storage)
         async with session.block(kit.subject) as tx:
-            await tx.edit(kit.call, kit.call.at(scope, "3"))
-            await tx.retire_task_documents(task)
-            assert await tx.documents(scope) == ()
-        if not reopened:
-            assert storage.control.reads == reads + 1  # the one for key 3
-        assert await session.snapshot(kit.call, kit.call.at(scope, "1")) is None
-        block = session.block(kit.subject)
-        async with block as tx:
-            await tx.retire_task_documents(task)
-        assert block.seq is None
+            bare, full = TaskId(tx.mint()), TaskId(tx.mint())
+            await tx.edit(kit.call, kit.call.at(TaskScope(full), "1"))
+        await session.close()
+        session = await kit.open(storage := kit.again(storage))
+        await session.know_bare((bare, full))
+        async with session.block(kit.subject) as tx:
+            await tx.edit(kit.call, kit.call.at(TaskScope(bare), "2"))  # bare no longer
+        scans = storage.control.scans
+        for task, read in ((bare, 0), (full, 1)):
+            async with session.block(kit.subject) as tx:
+                await tx.retire_task_documents(task)
+            assert storage.control.scans - scans == read
+        for task in (bare, full):
+            async with session.block(kit.subject) as tx:
+                assert await tx.documents(TaskScope(task)) == ()
         await session.close()
 
     asyncio.run(main())

@@ -1,0 +1,218 @@
+"""Owns telling one story of a sweep again: its crashes, and step by step what each life did. Never looks for one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pidurable_nb.agent.harness import Durability
+from pidurable_nb.errors import PidurableError
+from pidurable_nb.ids import Json, JsonObject, TaskId
+from pidurable_nb.lab.bank import BankServer
+from pidurable_nb.lab.crash import CrashKind, Passed
+from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.invariants import Problem, expected
+from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.run import LEDGER, Lived, Plan
+from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweep_hands import MODULES, Hands, workshop
+from pidurable_nb.lab.sweep_lives import MOST_LIVES, Image, live, look, place
+from pidurable_nb.lab.sweep_result import name_of
+from pidurable_nb.lab.world import applied, asked
+from pidurable_nb.probe import TaskSubject
+
+__all__ = ["LifeTold", "NeverPassed", "Replayed", "StepTold", "replay"]
+
+
+class NeverPassed(PidurableError):
+    """The scenario does not come by that point with this seed; the message names a point that it does come by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTold:
+    """One thing that a life did: the point before it, and the verdict, laws and sentence where it acted on one."""
+
+    n: int
+    point: Point
+    task: TaskId | None
+    verdict: str | None
+    laws: tuple[str, ...]
+    text: str
+
+    def to_json(self) -> JsonObject:
+        """A step as it is printed."""
+        return {
+            "n": self.n,
+            "point": str(self.point),
+            "task": self.task,
+            "verdict": self.verdict,
+            "laws": list(self.laws),
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeTold:
+    """One life: what was predicted for it, by task, what it did, and where it died; None where it ended by itself."""
+
+    number: int
+    foretold: Mapping[TaskId, str]
+    steps: tuple[StepTold, ...]
+    died: Point | None
+
+    def to_json(self) -> JsonObject:
+        """A life as it is printed."""
+        return {
+            "life": self.number,
+            "foretold": {str(id): verdict for id, verdict in self.foretold.items()},
+            "steps": [step.to_json() for step in self.steps],
+            "died": None if self.died is None else str(self.died),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One story, told from its beginning, with what the world was asked and everything that was wrong."""
+
+    scenario: str
+    how: CrashKind
+    durability: Durability
+    seed: int
+    lives: tuple[LifeTold, ...]
+    asked: Mapping[str, int]
+    applied: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing happened that is not allowed."""
+        return not self.problems
+
+    def to_json(self) -> JsonObject:
+        """The object that `pidurable-nb sweep --point … --json` prints."""
+        found: dict[str, Json] = {
+            "scenario": self.scenario,
+            "kinds": [self.how],
+            "durability": self.durability,
+            "seed": self.seed,
+            "lives": [life.to_json() for life in self.lives],
+            "effects": dict(self.asked),
+        }
+        if self.applied:
+            found["applied"] = dict(self.applied)
+        found["violations"] = [{"class": problem.kind, "because": problem.text} for problem in self.problems]
+        found["ok"] = self.ok
+        return found
+
+
+def replay(
+    scenario: Scenario,
+    crashes: Sequence[Point],
+    *,
+    how: CrashKind = "freeze",
+    durability: Durability = "barrier",
+    seed: int = 1,
+) -> Replayed:
+    """Tell one story of a sweep: crash at these points, each in its own life, and recover to the end.
+
+    Raises: NeverPassed when a life does not come by its point; NotKilled, ForkServerError.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(workshop()))
+        if scenario.needs_bank:
+            stack.enter_context(BankServer())
+        server = stack.enter_context(ForkServer([*MODULES, scenario.module])) if how == "kill" else None
+        teller = _Teller(Hands(scenario, folder, server=server), how)
+        image = Image(folder=None, plan=Plan(seed=seed, durability=durability, same_bytes=True))
+        awaited = expected(teller.whole(image)[0].passed)
+        for point in sorted(crashes, key=lambda point: point.life):
+            image = teller.crash(image, point)
+        [found] = teller.hands.recover([image], "commits", awaited)
+        ledger = teller.end(image)
+        return Replayed(
+            scenario=name_of(scenario),
+            how=how,
+            durability=durability,
+            seed=seed,
+            lives=tuple(teller.lives),
+            asked=asked(ledger),
+            applied=applied(ledger),
+            problems=(*teller.problems, *found.problems),
+        )
+
+
+class _Teller:
+    """Lives a story once more, and writes down what every life does."""
+
+    def __init__(self, hands: Hands, how: CrashKind) -> None:
+        self.hands = hands
+        self.lives: list[LifeTold] = []
+        self.problems: list[Problem] = []
+        self._how: CrashKind = how
+        self._folders = 0
+
+    def whole(self, image: Image, *, files: bool = False) -> tuple[Lived, Image, Path]:
+        """A life from `image` to its end, the image that it left if it died, and the folder that it was in."""
+        here = self._new()
+        begun = replace(image, plan=replace(image.plan, record_files=files))
+        lived, left = live(self.hands.scenario, begun, here)
+        return lived, replace(left, plan=replace(left.plan, record_files=image.plan.record_files)), here
+
+    def crash(self, image: Image, point: Point) -> Image:
+        """Crash at `point`, after the lives before it that die by themselves; the image that is left."""
+        while True:
+            lived, left, _ = self.whole(image, files=point.what[:4] == "vfs.")
+            if lived.number == point.life or lived.crashed is None:
+                break
+            self._tell(image, lived.passed, lived.crashed)
+            image = left
+        at = next((n for n, passed in enumerate(lived.passed) if passed.point == point), None)
+        if at is None:
+            like = next((str(p) for p in lived.points if p.place == point.place), str(lived.points[-1]))
+            name = self.hands.scenario.name
+            raise NeverPassed(f"life {lived.number} of {name} never comes by {point}; it comes by {like}, for instance")
+        freeze = self._how == "freeze"
+        [death] = self.hands.freeze(image, [point]) if freeze else self.hands.kill(image, [point])
+        self.problems += death.problems
+        self._tell(image, lived.passed[: at + 1], point)
+        return death.image
+
+    def end(self, image: Image) -> Path:
+        """Tell the lives that follow, until one ends by itself; the ledger of the story."""
+        here = self._new()
+        for _ in range(MOST_LIVES):
+            lived, left, here = self.whole(image)
+            self._tell(image, lived.passed, lived.crashed)
+            if lived.crashed is None:
+                break
+            image = left
+        return here / LEDGER
+
+    def _tell(self, image: Image, passed: Sequence[Passed], died: Point | None) -> None:
+        foretold: dict[TaskId, str] = {}
+        if image.folder is not None:
+            here = self._new()
+            store, _ = place(image, here)
+            seen = look(self.hands.scenario, store, now_ms=image.plan.start_ms).explained
+            foretold = {verdict.id: verdict.name for verdict in seen.tasks} if seen is not None else {}
+            shutil.rmtree(here)
+        steps = tuple(replace(step, n=n) for n, step in enumerate(_steps(passed), start=1))
+        self.lives.append(LifeTold(number=image.plan.number, foretold=foretold, steps=steps, died=died))
+
+    def _new(self) -> Path:
+        self._folders += 1
+        return self.hands.folder / f"told-{self._folders}"
+
+
+def _steps(passed: Sequence[Passed]) -> Iterator[StepTold]:
+    """What a life did, without what only tells of it: publications, the edges of phases, and what is behind."""
+    for each in passed:
+        mark = each.mark
+        if mark is not None and (mark.what in ("publish", "phase") or mark.edge == "after"):
+            continue
+        task = mark.subject.id if mark is not None and isinstance(mark.subject, TaskSubject) else None
+        laws, text = (mark.laws, mark.text or mark.name or "") if mark is not None else ((), "")
+        yield StepTold(n=0, point=each.point, task=task, verdict=each.verdict, laws=laws, text=text)
