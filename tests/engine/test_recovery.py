@@ -464,6 +464,7 @@ class Deep(Phase[str], task="deep"):
     async def run(self, rt: Runtime) -> "Waiting[Rest]":
         if not self.depth:
             await asyncio.sleep(1000)
+            return Waiting(on=(), then=Rest(0))
         async with rt.commit() as tx:
             where = await tx.create_conversation() if self.depth == 2 else None
             child = tx.spawn(Deep(self.depth - 1), conversation=where)
