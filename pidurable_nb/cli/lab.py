@@ -45,12 +45,14 @@ def _run(options: Namespace) -> Result:
 
 
 def _open(folder: Path, *, browser: bool) -> Result:
-    from pidurable_nb.notebook.labserver import LabFailed, has_display, lab
+    from pidurable_nb.notebook.labserver import LabFailed, find_tour, has_display, lab
 
     began = time.monotonic()
     with lab(folder.expanduser().resolve()) as running:
         _say(f"JupyterLab on {running.tour}")
         _say(f"  {running.url}")
+        if running.tour.read_bytes() != find_tour().read_bytes():
+            _say("That copy is yours, and differs from the tour as it was shipped; remove it for a fresh one.")
         _say("Ctrl-C ends it.")
         if browser and has_display():
             webbrowser.open(running.url)

@@ -484,11 +484,12 @@ class Engine:
         for _ in range(CANCELLATIONS):
             for invocation in list(self._invocations.values()):
                 invocation.stop()
-            if not self._running:
+            running = [task for task in self._running if not task.done()]
+            if not running:
                 return
-            await asyncio.wait(list(self._running), timeout=PATIENCE_S)
-        if self._running:
-            names = ", ".join(sorted(task.get_name() for task in self._running))
+            await asyncio.wait(running, timeout=PATIENCE_S)
+        names = ", ".join(sorted(task.get_name() for task in self._running if not task.done()))
+        if names:
             self.report(TimeoutError(f"{names}: cancelled {CANCELLATIONS} times and not ended; left behind"))
 
     async def _write_back(self) -> None:

@@ -324,8 +324,8 @@ class Scheduler:
         """The first pass: decide every live task, in an order that turns with each opening (T9)."""
         ids = sorted(record.id for record in self._engine.table.live())
         turn = opening % len(ids) if ids else 0
-        for id in ids[turn:] + ids[:turn]:
-            self.touch(id)
+        self._touched = dict.fromkeys(ids[turn:] + ids[:turn])
+        self._wake.set()
 
     # -- time (T12) ----------------------------------------------------------------------------------------------------
 

@@ -168,10 +168,8 @@ def _progressed(
     record: stored.TaskRecord, state: stored.Running | stored.Waiting | stored.Sleeping
 ) -> stored.TaskRecord:
     """T9: a state committed by the task's own code that differs clears `restarts` and the kept fault."""
-    if not differs(record.state, state):
-        return replace(record, state=state)
-    if not record.restarts and FAULT_MEMO not in record.memos:
-        return replace(record, state=state)
+    if (not record.restarts and FAULT_MEMO not in record.memos) or not differs(record.state, state):
+        return record.with_state(state)
     return replace(record, state=state, restarts=0, memos=without_fault(record.memos))
 
 
@@ -200,7 +198,7 @@ def differs(before: stored.State, after: stored.State) -> bool:
     """T9: whether a task's own commit is progress: another status, checkpoint, `on`, due time or outcome."""
     match before, after:
         case stored.Running(checkpoint=old), stored.Running(checkpoint=new):
-            return not same(old, new)
+            return old != new or not same(old, new)  # unequal is never the same; equal may be: True == 1
         case _:
             return True
 

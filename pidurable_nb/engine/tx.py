@@ -171,7 +171,7 @@ class TaskTx(Tx):
         super().__init__(inner, engine)
         self._rt = runtime
         self._record = record
-        self._to: tuple[State, Event] | None = None
+        self._to: tuple[State, stored.TaskRecord] | None = None
 
     def spawn(
         self, phase: Phase[R], *, background: bool = False, conversation: ConversationId | None = None
@@ -194,25 +194,21 @@ class TaskTx(Tx):
         """
         if self._to is not None:
             raise IllegalTransition(f"task {self._record.id}: this block already becomes {self._to[0]!r}")
-        self._to = (to, self._event(to))
+        self._to = (to, advance(self._record, self._event(to), now_ms=self._inner.now_ms()))
         return to
 
     def land(self) -> Landed | None:
         """The block ends: write what the task becomes."""
         if self._to is None:
             return None
-        state, event = self._to
-        record = self._inner.peek_task(self._record.id) or self._record
-        self._inner.put_task(advance(record, event, now_ms=self._inner.now_ms()))
+        state, after = self._to
+        self._inner.put_task(after, before=self._record)
         return Landed(state, self.progress)
 
     @property
     def progress(self) -> bool:
         """T9: whether what the task becomes differs from what it is."""
-        if self._to is None:
-            return False
-        now_ms = self._inner.now_ms()
-        return differs(self._record.state, advance(self._record, self._to[1], now_ms=now_ms).state)
+        return self._to is not None and differs(self._record.state, self._to[1].state)
 
     def _scope(self, scope: str, of: ConversationId | None) -> Scope:
         return TaskScope(self._record.id) if scope == "task" else super()._scope(scope, of)

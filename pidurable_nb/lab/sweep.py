@@ -9,25 +9,19 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import Final
 
 from pidurable_nb.agent.harness import Durability
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashKind
-from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.identity import file_points
 from pidurable_nb.lab.invariants import Expected, Problem
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import Plan
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.sweep_hands import MODULES, Hands, workshop
+from pidurable_nb.lab.sweep_hands import Crew, Hands, crew
 from pidurable_nb.lab.sweep_lives import Death, Image
 from pidurable_nb.lab.sweep_points import Crashes, Which
 from pidurable_nb.lab.sweep_result import (
@@ -40,10 +34,21 @@ from pidurable_nb.lab.sweep_result import (
     replay_command,
 )
 
-__all__ = ["sweep"]
+__all__ = ["Identity", "freeze_equals_kill", "sweep"]
 
-T = TypeVar("T")
-R = TypeVar("R")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """At how many places all ways to die left the same bytes, and the places where they did not."""
+
+    same: int
+    of: int
+    different: tuple[Point, ...]
+
+    def __str__(self) -> str:
+        return f"{self.same} of {self.of}"
+
+
 _CHUNK: Final = 24
 """Deaths of a batch, about: enough to pay for a process, few enough to share them out."""
 
@@ -73,16 +78,9 @@ def sweep(
     """
     begun = time.monotonic()
     chosen = tuple(dict.fromkeys(kinds))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(workshop()))
-        if scenario.needs_bank:
-            stack.enter_context(BankServer())
-        crew = [
-            Hands(scenario, folder, server=_server(stack, scenario, chosen, processes), away=processes > 1)
-            for _ in range(max(1, processes))
-        ]
+    with crew(scenario, processes=processes, kill="kill" in chosen) as workers:
         plan = Plan(seed=seed, durability=durability, same_bytes=True, record_files=points == "files")
-        tally = _Sweep(crew, chosen, second, points, on_progress).run(Image(folder=None, plan=plan))
+        tally = _Sweep(workers, chosen, second, points, on_progress).run(Image(folder=None, plan=plan))
     name = name_of(scenario)
     violations = tuple(
         Violation(
@@ -113,10 +111,7 @@ def sweep(
 _BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
 
 
-def _server(stack: ExitStack, scenario: Scenario, kinds: Sequence[CrashKind], processes: int) -> ForkServer | None:
-    if processes <= 1 and "kill" not in kinds:
-        return None
-    return stack.enter_context(ForkServer([*MODULES, scenario.module]))
+_BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
 
 
 @dataclass(slots=True)
@@ -131,6 +126,7 @@ class _Tally:
     classes: Counter[OutcomeClass] = field(default_factory=Counter)
     witnesses: dict[OutcomeClass, Witness] = field(default_factory=dict)
     problems: dict[Problem, Witness] = field(default_factory=dict)
+    different: list[Witness] = field(default_factory=list)
 
     def count(self, problems: Iterable[Problem], twice: bool, witness: Witness) -> None:
         """One image: what was wrong with it, and whether an effect happened twice."""
@@ -144,11 +140,12 @@ class _Tally:
         if kind != "as_promised":
             self.witnesses.setdefault(kind, witness)
 
-    def compare(self, one: str, other: str, witness: Witness) -> None:
-        """One place, and what two ways to die there left of database and log."""
+    def compare(self, same: bool, witness: Witness) -> None:
+        """One place, and whether all ways to die there left the same database and log."""
         self.compared += 1
-        self.same += one == other
-        if one != other:
+        self.same += same
+        if not same:
+            self.different.append(witness)
             self.problems.setdefault(Problem("corrupt", "a frozen and a killed life left different bytes"), witness)
 
     def add(self, other: _Tally) -> None:
@@ -158,6 +155,7 @@ class _Tally:
         self.classes.update(other.classes)
         self.witnesses = other.witnesses | self.witnesses
         self.problems = other.problems | self.problems
+        self.different += other.different
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ class _Sweep:
 
     def __init__(
         self,
-        crew: Sequence[Hands],
+        crew: Crew,
         kinds: Sequence[CrashKind],
         second: bool,
         which: Which,
@@ -192,8 +190,8 @@ class _Sweep:
     def run(self, nothing: Image) -> _Tally:
         """The whole of it, from no store at all."""
         tally = _Tally()
-        name = self._crew[0].scenario.name
-        [first] = self._crew[0].recover([nothing], self._which, ())
+        name = self._crew.first.scenario.name
+        [first] = self._crew.first.recover([nothing], self._which, ())
         tally.runs += first.lives
         for problem in first.problems:
             tally.problems.setdefault(problem, Witness((), self._kinds[0]))
@@ -201,15 +199,17 @@ class _Sweep:
         tally.points = len(first.points)
         deaths: list[tuple[Death, CrashKind]] = []
         for kind in self._kinds:
-            for died in self._share(_pieces(first.points, len(self._crew)), partial(_died, kind=kind, image=nothing)):
+            for died in self._crew.share(
+                _pieces(first.points, len(self._crew)), partial(_died, kind=kind, image=nothing)
+            ):
                 deaths += [(death, kind) for death in died]
                 self._tell(f"{name}: {kind}, {len(deaths)} deaths of a first life")
         tally.runs += len(deaths)
         _compare(tally, deaths, ())
-        if len(self._kinds) > 1:
-            self._identity(tally, nothing)
+        if len(self._kinds) == len(_BOTH):
+            _identity(self._crew, nothing, tally, self._tell)
         nodes = _nodes(deaths)
-        for done, explored in enumerate(self._share(nodes, self._explore), start=1):
+        for done, explored in enumerate(self._crew.share(nodes, self._explore), start=1):
             tally.add(explored)
             self._tell(f"{name}: {done} of {len(nodes)} different images, {tally.images} recovered from")
         return tally
@@ -241,48 +241,45 @@ class _Sweep:
         _forget([node.image])
         return tally
 
-    def _identity(self, tally: _Tally, nothing: Image) -> None:
-        """Freeze equals kill, before every file operation of a first life."""
-        hands = self._crew[0]
-        points = file_points(hands.scenario, nothing.plan, hands.folder / "operations")
-        pieces = _pieces(points, len(self._crew))
 
-        def work(hands: Hands, piece: Sequence[Point]) -> list[tuple[Point, bool]]:
-            frozen = hands.compare(nothing, piece)
-            return [
-                (each.point, each.frozen == each.prefix == hands.killed_files(nothing, each.point)) for each in frozen
-            ]
+def _identity(crew: Crew, nothing: Image, tally: _Tally, tell: Callable[[str], None]) -> None:
+    """Freeze equals kill, before every file operation of a first life."""
+    scenario = crew.first.scenario
+    points = file_points(scenario, nothing.plan, crew.first.folder / "operations")
 
-        for compared in self._share(pieces, work):
-            for point, same in compared:
-                tally.runs += 2
-                tally.compare("" if same else "frozen", "", Witness((point,), "kill"))
-            self._tell(f"{hands.scenario.name}: {tally.same} of {tally.compared} places left the same bytes")
+    def work(hands: Hands, piece: Sequence[Point]) -> list[tuple[Point, bool]]:
+        frozen = hands.compare(nothing, piece)
+        return [(each.point, each.frozen == each.prefix == hands.killed_files(nothing, each.point)) for each in frozen]
 
-    def _share(self, items: Sequence[T], work: Callable[[Hands, T], R]) -> Iterator[R]:
-        """Have all items worked on by whoever has free hands; answers come as they are ready."""
-        if len(self._crew) == 1:
-            yield from (work(self._crew[0], item) for item in items)
-            return
-        free: SimpleQueue[Hands] = SimpleQueue()
-        for hands in self._crew:
-            free.put(hands)
+    for compared in crew.share(_pieces(points, len(crew)), work):
+        for point, same in compared:
+            tally.runs += 2
+            tally.compare(same, Witness((point,), "kill"))
+        tell(f"{scenario.name}: {tally.same} of {tally.compared} places left the same bytes")
 
-        def one(item: T) -> R:
-            hands = free.get()
-            try:
-                return work(hands, item)
-            finally:
-                free.put(hands)
 
-        with ThreadPoolExecutor(len(self._crew), thread_name_prefix="pidurable_nb sweep") as pool:
-            waiting = [pool.submit(one, item) for item in items]
-            try:
-                for ready in as_completed(waiting):
-                    yield ready.result()
-            finally:
-                for each in waiting:
-                    each.cancel()
+def freeze_equals_kill(
+    scenario: Scenario,
+    *,
+    durability: Durability = "barrier",
+    seed: int = 1,
+    processes: int = 1,
+    on_progress: Callable[[str], None] = lambda _line: None,
+) -> Identity:
+    """Freeze, kill, and cut the log of operations, before every file operation of the scenario, and compare the bytes.
+
+    What is compared are database and `-wal`: of a life that was frozen, after all its abandoned code has run; of one
+    that died by SIGKILL; and of the recorded operations up to there, replayed. Raises: NotKilled, ForkServerError.
+    """
+    tally = _Tally()
+    plan = Plan(seed=seed, durability=durability, same_bytes=True)
+    with crew(scenario, processes=processes, kill=True) as workers:
+        _identity(workers, Image(folder=None, plan=plan), tally, on_progress)
+    return Identity(
+        same=tally.same,
+        of=tally.compared,
+        different=tuple(witness.crashes[0] for witness in tally.different),
+    )
 
 
 def _died(hands: Hands, points: Sequence[Point], *, kind: CrashKind, image: Image) -> list[Death]:
@@ -310,7 +307,7 @@ def _compare(tally: _Tally, deaths: Iterable[tuple[Death, CrashKind]], before: C
     for death, kind in deaths:
         (killed if kind == "kill" else frozen)[death.point] = death
     for point in frozen.keys() & killed.keys():
-        tally.compare(frozen[point].files, killed[point].files, Witness((*before, point), "kill"))
+        tally.compare(frozen[point].files == killed[point].files, Witness((*before, point), "kill"))
 
 
 def _forget(images: Iterable[Image]) -> None:

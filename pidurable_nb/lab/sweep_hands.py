@@ -11,13 +11,17 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from queue import SimpleQueue
+from typing import Final, TypeVar
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.forkserver import Ended, ForkServer
 from pidurable_nb.lab.identity import Compared, digest_of, files_in, freeze_at
 from pidurable_nb.lab.invariants import Expected
@@ -36,9 +40,12 @@ from pidurable_nb.lab.sweep_units import (
     recoveries,
 )
 
-__all__ = ["MODULES", "Hands", "NotKilled", "workshop"]
+__all__ = ["Crew", "Hands", "NotKilled", "crew"]
 
-MODULES: Final = ("pidurable_nb.lab.sweep_units", "pidurable_nb.store.sqlite")
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MODULES: Final = ("pidurable_nb.lab.sweep_units", "pidurable_nb.store.sqlite")
 """What a fork server has to have imported, besides the module of the scenario."""
 
 _LIFE_S: Final = 60.0
@@ -51,7 +58,7 @@ class NotKilled(PidurableError):
     """A life that was to die by SIGKILL ended otherwise; the message has its last words."""
 
 
-def workshop() -> tempfile.TemporaryDirectory[str]:
+def _workshop() -> tempfile.TemporaryDirectory[str]:
     """A folder for stores that live for a moment; in memory where there is room, since no kill takes a page cache."""
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM
     return tempfile.TemporaryDirectory(prefix="pidurable-sweep-", dir=_MEMORY if roomy else None)
@@ -153,3 +160,59 @@ def _words(ended: Ended) -> str:
         return f"it was ended by signal {ended.signal}"
     said = ended.error.strip().splitlines()
     return f"it ended with exit code {ended.exit_code}: {said[-1] if said else 'it said nothing'}"
+
+
+class Crew:
+    """Several hands. With one pair everything is done in the caller's own thread."""
+
+    def __init__(self, hands: Sequence[Hands]) -> None:
+        self.hands = tuple(hands)
+
+    def __len__(self) -> int:
+        return len(self.hands)
+
+    @property
+    def first(self) -> Hands:
+        """One of them."""
+        return self.hands[0]
+
+    def share(self, items: Sequence[T], work: Callable[[Hands, T], R]) -> Iterator[R]:
+        """Have all items worked on by whoever has free hands; answers come as they are ready."""
+        if len(self.hands) == 1:
+            yield from (work(self.hands[0], item) for item in items)
+            return
+        free: SimpleQueue[Hands] = SimpleQueue()
+        for hands in self.hands:
+            free.put(hands)
+
+        def one(item: T) -> R:
+            hands = free.get()
+            try:
+                return work(hands, item)
+            finally:
+                free.put(hands)
+
+        with ThreadPoolExecutor(len(self.hands), thread_name_prefix="pidurable_nb sweep") as pool:
+            waiting = [pool.submit(one, item) for item in items]
+            try:
+                for ready in as_completed(waiting):
+                    yield ready.result()
+            finally:
+                for each in waiting:
+                    each.cancel()
+
+
+@contextmanager
+def crew(scenario: Scenario, *, processes: int, kill: bool) -> Iterator[Crew]:
+    """Hands for a scenario, with its bank open, and fork servers where lives are killed or processes share the work."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(_workshop()))
+        if scenario.needs_bank:
+            stack.enter_context(BankServer())
+        hands: list[Hands] = []
+        for _ in range(max(1, processes)):
+            server: ForkServer | None = None
+            if kill or processes > 1:
+                server = stack.enter_context(ForkServer([*_MODULES, scenario.module]))
+            hands.append(Hands(scenario, folder, server=server, away=processes > 1))
+        yield Crew(hands)

@@ -119,6 +119,8 @@ class Looked:
 
 def look(scenario: Scenario, store: Path, *, now_ms: int) -> Looked:
     """Look at a store that nobody has open; `-shm` may appear beside it."""
+    if not store.exists():
+        return Looked(content=NOTHING_THERE, explained=None)
     try:
         with StoreFile.of_copy(store) as file:
             policy = scenario.settings.engine.policy
@@ -176,8 +178,10 @@ class _Judge:
 
     def __init__(self, scenario: Scenario, image: Image, folder: Path) -> None:
         self._scenario = scenario
+        self._image = image
         self._folder = folder
         self._whole, _ = live(scenario, image, folder / "whole")
+        shutil.rmtree(folder / "whole")
         self._looked: dict[str, Content] = {}
 
     def by(self, point: Point) -> Told | None:
@@ -193,7 +197,7 @@ class _Judge:
         assert left.folder is not None
         if told is None:
             problem = Problem("broken", f"{point} was not reached again: the scenario does not repeat itself")
-            return Death(point=point, image=left, key=str(point), files="", problems=(problem,))
+            return Death(point=point, image=self._image, key=str(point), files="", problems=(problem,))
         files = digest_of(files_in(left.folder))
         promised = acknowledged(told.passed, told.published, self._whole.passed)
         return Death(

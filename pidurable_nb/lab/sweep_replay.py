@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pidurable_nb.agent.harness import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject, TaskId
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashKind, Passed
-from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.invariants import Problem, expected
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Lived, Plan
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.sweep_hands import MODULES, Hands, workshop
+from pidurable_nb.lab.sweep_hands import Hands, crew
 from pidurable_nb.lab.sweep_lives import MOST_LIVES, Image, live, look, place
 from pidurable_nb.lab.sweep_result import name_of
 from pidurable_nb.lab.world import applied, asked
@@ -120,12 +117,8 @@ def replay(
 
     Raises: NeverPassed when a life does not come by its point; NotKilled, ForkServerError.
     """
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(workshop()))
-        if scenario.needs_bank:
-            stack.enter_context(BankServer())
-        server = stack.enter_context(ForkServer([*MODULES, scenario.module])) if how == "kill" else None
-        teller = _Teller(Hands(scenario, folder, server=server), how)
+    with crew(scenario, processes=1, kill=how == "kill") as workers:
+        teller = _Teller(workers.first, how)
         image = Image(folder=None, plan=Plan(seed=seed, durability=durability, same_bytes=True))
         awaited = expected(teller.whole(image)[0].passed)
         for point in sorted(crashes, key=lambda point: point.life):

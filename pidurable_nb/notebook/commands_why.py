@@ -44,7 +44,7 @@ def _why(desk: Desk, options: Namespace) -> WhyView:
     store, id = target(options)
     path = desk.path(store)
     plain = options.code is None and options.at is None and not options.here and not options.all
-    if plain and desk.opened is not None and desk.harness is not None and desk.opened.path == path:
+    if plain and desk.harness is not None and desk.is_open(path):
         verdicts = desk.host.call(desk.harness.verdicts())
         said = [of_task(verdict) for verdict in verdicts]
         view = WhyView(said, source=path.name, assumed="as installed", how="open here; this is what happens to it now")
@@ -107,23 +107,27 @@ def _configure_step(parser: ArgumentParser) -> None:
 
 
 def _step(desk: Desk, options: Namespace) -> View | None:
-    """Go on with the walk, or begin one. A number says up to which step."""
-    store, until = target(options)
+    """Go on with the walk through the store at hand, or begin one. A number says to which step."""
+    store, number = target(options)
     path = desk.path(store)
-    if desk.walking is None or store is not None or options.code is not None or options.at is not None:
-        if desk.walking is None or desk.walking.store != path or options.code is not None or options.at is not None:
-            desk.walk(_walk(desk, path, options))
     walking = desk.walking
-    assert walking is not None
-    with _died_with(desk, walking.store):
-        while until is not None and walking.at > until:
+    if walking is None or walking.store != path or options.code is not None or options.at is not None:
+        walking = _walk(desk, path, options)
+        desk.walk(walking)
+    wanted = walking.at + 1 if number is None else number
+    with _died_with(desk, path):
+        while walking.at > wanted:
             walking.back()
-        while walking.at < (until if until is not None else walking.at + 1):
+        while walking.at < wanted:
             if walking.next(options.choice) is None:
-                print(f"the recovery is over after {walking.at} steps: {walking.upcoming}")
+                print(f"the recovery is over after {walking.at} steps; next: {walking.upcoming}")
                 break
-            if until is None:
-                break
+    return _last(walking)
+
+
+def _last(walking: Walking) -> View | None:
+    if walking.at == 0:
+        print(f"where it died, before the first step; next: {walking.upcoming}")
     return walking.last()
 
 
@@ -133,9 +137,7 @@ def _back(desk: Desk, options: Namespace) -> View | None:
         raise UsageError("%pi back: no recovery is being walked; %pi step begins one")
     with _died_with(desk, walking.store):
         walking.back()
-    if walking.at == 0:
-        print(f"back where it died; next: {walking.upcoming}")
-    return walking.last()
+    return _last(walking)
 
 
 def _walk(desk: Desk, path: Path, options: Namespace) -> Walking:

@@ -83,6 +83,10 @@ class Desk:
         """The harness of the open store."""
         return self.opened.harness if self.opened is not None and self.opened.open else None
 
+    def is_open(self, path: Path) -> bool:
+        """Whether this is the store that is open here."""
+        return self.opened is not None and self.opened.path.resolve() == path.resolve()
+
     def need_open(self) -> Opened:
         """The open store. Raises UsageError when there is none."""
         if self.opened is None:
@@ -167,7 +171,7 @@ class Desk:
 
     def remove(self, path: Path) -> None:
         """Remove a store that nobody has open. Raises StoreRefused when it is none, or somebody has it open."""
-        if self.opened is not None and self.opened.path.resolve() == path.resolve():
+        if self.is_open(path):
             self.close()
         with StoreFile.open(path):
             pass
