@@ -111,9 +111,6 @@ def sweep(
 _BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
 
 
-_BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
-
-
 @dataclass(slots=True)
 class _Tally:
     """A count of what became of images."""
@@ -159,14 +156,22 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
-    """Deaths that left the same image, each with how it died."""
+class _Died:
+    """A death, and how it was died."""
 
-    deaths: tuple[tuple[Death, CrashKind], ...]
+    death: Death
+    how: CrashKind
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """Deaths that left the same image."""
+
+    deaths: tuple[_Died, ...]
 
     @property
     def image(self) -> Image:
-        return self.deaths[0][0].image
+        return self.deaths[0].death.image
 
 
 class _Sweep:
@@ -197,12 +202,11 @@ class _Sweep:
             tally.problems.setdefault(problem, Witness((), self._kinds[0]))
         self._awaited = first.effects
         tally.points = len(first.points)
-        deaths: list[tuple[Death, CrashKind]] = []
+        deaths: list[_Died] = []
+        pieces = _pieces(first.points, len(self._crew))
         for kind in self._kinds:
-            for died in self._crew.share(
-                _pieces(first.points, len(self._crew)), partial(_died, kind=kind, image=nothing)
-            ):
-                deaths += [(death, kind) for death in died]
+            for died in self._crew.share(pieces, partial(_died, kind=kind, image=nothing)):
+                deaths += died
                 self._tell(f"{name}: {kind}, {len(deaths)} deaths of a first life")
         tally.runs += len(deaths)
         _compare(tally, deaths, ())
@@ -219,24 +223,23 @@ class _Sweep:
         tally = _Tally()
         [found] = hands.recover([node.image], self._which, self._awaited)
         tally.runs += found.lives
-        for death, how in node.deaths:
-            tally.count([*death.problems, *found.problems], found.twice, Witness((death.point,), how))
+        for died in node.deaths:
+            witness = Witness((died.death.point,), died.how)
+            tally.count([*died.death.problems, *found.problems], found.twice, witness)
         if self._second:
-            before = (node.deaths[0][0].point,)
-            again = [
-                (death, kind)
-                for kind in self._kinds
-                for death in _died(hands, found.points, kind=kind, image=node.image)
-            ]
+            before = (node.deaths[0].death.point,)
+            again: list[_Died] = []
+            for kind in self._kinds:
+                again += _died(hands, found.points, kind=kind, image=node.image)
             tally.runs += len(again)
             _compare(tally, again, before)
             nodes = _nodes(again)
             founds = hands.recover([each.image for each in nodes], self._which, self._awaited)
             for each, came in zip(nodes, founds, strict=True):
                 tally.runs += came.lives
-                for death, how in each.deaths:
-                    witness = Witness((*before, death.point), how)
-                    tally.count([*death.problems, *came.problems], came.twice, witness)
+                for died in each.deaths:
+                    witness = Witness((*before, died.death.point), died.how)
+                    tally.count([*died.death.problems, *came.problems], came.twice, witness)
             _forget(each.image for each in nodes)
         _forget([node.image])
         return tally
@@ -282,8 +285,9 @@ def freeze_equals_kill(
     )
 
 
-def _died(hands: Hands, points: Sequence[Point], *, kind: CrashKind, image: Image) -> list[Death]:
-    return hands.kill(image, points) if kind == "kill" else hands.freeze(image, points)
+def _died(hands: Hands, points: Sequence[Point], *, kind: CrashKind, image: Image) -> list[_Died]:
+    found = hands.kill(image, points) if kind == "kill" else hands.freeze(image, points)
+    return [_Died(death, kind) for death in found]
 
 
 def _pieces(points: Sequence[Point], crew: int) -> list[Sequence[Point]]:
@@ -292,22 +296,22 @@ def _pieces(points: Sequence[Point], crew: int) -> list[Sequence[Point]]:
     return [points[at::count] for at in range(count) if points[at::count]]
 
 
-def _nodes(deaths: Iterable[tuple[Death, CrashKind]]) -> list[_Node]:
+def _nodes(deaths: Iterable[_Died]) -> list[_Node]:
     """Deaths by the image that they left."""
-    same: dict[str, list[tuple[Death, CrashKind]]] = {}
-    for death, kind in deaths:
-        same.setdefault(death.key, []).append((death, kind))
+    same: dict[str, list[_Died]] = {}
+    for died in deaths:
+        same.setdefault(died.death.key, []).append(died)
     return [_Node(tuple(found)) for found in same.values()]
 
 
-def _compare(tally: _Tally, deaths: Iterable[tuple[Death, CrashKind]], before: Crashes) -> None:
+def _compare(tally: _Tally, deaths: Iterable[_Died], before: Crashes) -> None:
     """Hold lives that were killed against lives that were frozen at the same points."""
-    frozen: dict[Point, Death] = {}
-    killed: dict[Point, Death] = {}
-    for death, kind in deaths:
-        (killed if kind == "kill" else frozen)[death.point] = death
-    for point in frozen.keys() & killed.keys():
-        tally.compare(frozen[point].files == killed[point].files, Witness((*before, point), "kill"))
+    files: dict[CrashKind, dict[Point, str]] = {kind: {} for kind in _BOTH}
+    for died in deaths:
+        files[died.how][died.death.point] = died.death.files
+    for point, killed in files["kill"].items():
+        if point in files["freeze"]:
+            tally.compare(files["freeze"][point] == killed, Witness((*before, point), "kill"))
 
 
 def _forget(images: Iterable[Image]) -> None:

@@ -11,8 +11,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,7 +177,7 @@ class Crew:
         return self.hands[0]
 
     def share(self, items: Sequence[T], work: Callable[[Hands, T], R]) -> Iterator[R]:
-        """Have all items worked on by whoever has free hands; answers come as they are ready."""
+        """Have all items worked on by whoever has free hands; answers come in the order of the items."""
         if len(self.hands) == 1:
             yield from (work(self.hands[0], item) for item in items)
             return
@@ -195,15 +195,15 @@ class Crew:
         with ThreadPoolExecutor(len(self.hands), thread_name_prefix="pidurable_nb sweep") as pool:
             waiting = [pool.submit(one, item) for item in items]
             try:
-                for ready in as_completed(waiting):
-                    yield ready.result()
+                for each in waiting:
+                    yield each.result()
             finally:
                 for each in waiting:
                     each.cancel()
 
 
 @contextmanager
-def crew(scenario: Scenario, *, processes: int, kill: bool) -> Iterator[Crew]:
+def crew(scenario: Scenario, *, processes: int, kill: bool) -> Generator[Crew]:
     """Hands for a scenario, with its bank open, and fork servers where lives are killed or processes share the work."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_workshop()))

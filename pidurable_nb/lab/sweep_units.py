@@ -90,7 +90,8 @@ def _answer(scenario: Scenario, folder: Path, request: Mapping[str, Json]) -> Js
         case {"image": dict(image), "points": list(points), "killed": list(killed)}:
             at, left = [Point.parse(str(point)) for point in points], [Path(str(path)) for path in killed]
             return [death_json(each) for each in deaths(scenario, image_of(image), at, left, folder)]
-        case {"images": list(images), "which": "commits" | "files" as which, "awaited": list(awaited)}:
+        case {"images": list(images), "which": str(word), "awaited": list(awaited)}:
+            which: Which = "files" if word == "files" else "commits"
             begun = [image_of(image) for image in images if isinstance(image, dict)]
             effects = [expected_of(each) for each in awaited]
             return [found_json(each) for each in recoveries(scenario, begun, which, effects, folder)]

@@ -22,6 +22,7 @@ from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, Seq, TaskId
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.rows import inline, row_of_storage
+from pidurable_nb.lab.world import SimulatedCrash
 from pidurable_nb.probe import Mark, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
@@ -93,6 +94,7 @@ class Gatekeeper:
         self.after: list[Mark] = []
         self.choice: Choice = "auto"
         self.told = ""
+        self.died = False
         self._answers = list(answers)
         self._perform = perform
 
@@ -145,6 +147,11 @@ class Gatekeeper:
                     return Answer(name, await self._perform(mark, do))
                 except Exception as error:
                     return Answer(name, None, error)
+                except SimulatedCrash:
+                    self.died = True  # the effect took the process with it: this life takes no step any more
+                    self.given.append(Answer(name, None))
+                    await asyncio.get_running_loop().create_future()
+                    raise
             case "happened":
                 return Answer(name, None, asked=False)
             case "not":
@@ -215,14 +222,20 @@ class Walk:
             raise error
 
     @property
+    def died(self) -> bool:
+        """Whether an effect ended this life, as code that crashes its own process does."""
+        return self.gatekeeper.died
+
+    @property
     def next_mark(self) -> Mark | None:
         """What the next step will do; None when there is none."""
-        return self.gatekeeper.waiting[0].mark if self.gatekeeper.waiting else None
+        waiting = self.gatekeeper.waiting
+        return waiting[0].mark if waiting and not self.died else None
 
     def next(self, choice: Choice = "auto") -> Step | None:
         """Go through the first gate; None when nothing waits."""
         keeper = self.gatekeeper
-        while keeper.waiting:
+        while keeper.waiting and not keeper.died:
             gate = keeper.waiting.pop(0)
             keeper.rows, keeper.after, keeper.seq, keeper.choice = [], [], None, choice
             gate.open.set_result(None)
@@ -309,6 +322,8 @@ def _only_task(rows: Sequence[str]) -> TaskId | None:
 
 
 def _effect_text(mark: Mark, keeper: Gatekeeper) -> str:
+    if keeper.died:
+        return f"The process dies in it: {mark.name}."
     match keeper.told:
         case "from the record":
             return f"Answered from the record: {mark.name}."

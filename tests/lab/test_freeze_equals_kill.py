@@ -16,6 +16,7 @@ from pidurable_nb.lab.vfs import replay
 PLAN = Plan(seed=1, same_bytes=True, record_files=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_freeze_equals_kill_and_the_log_prefix_before_every_file_operation_of_checkout() -> None:
     found = freeze_equals_kill(builtin("checkout"), processes=2)
@@ -38,10 +39,10 @@ def test_two_runs_of_one_seed_write_the_same_bytes_and_those_are_what_was_record
 
 def test_every_operation_changes_what_a_crash_leaves_or_syncs_it(tmp_path: Path) -> None:
     """The comparison is not one of a file with itself: hundreds of different states are told apart."""
-    points = file_points(builtin("ticker"), PLAN, tmp_path / "whole")
-    compared = list(freeze_at(builtin("ticker"), PLAN, points, tmp_path / "frozen"))
-    assert len(compared) == len(points) > 100
-    assert len({each.prefix for each in compared}) > len(points) // 2
+    points = file_points(builtin("sleeper"), PLAN, tmp_path / "whole")
+    compared = list(freeze_at(builtin("sleeper"), PLAN, points[::5], tmp_path / "frozen"))
+    assert len(points) > 100
+    assert len({each.prefix for each in compared}) > len(compared) // 2
     assert [each.frozen for each in compared] == [each.prefix for each in compared]
 
 

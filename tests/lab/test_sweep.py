@@ -82,6 +82,8 @@ def test_e6_a_checkout_that_dies_between_capture_and_checkpoint_balances(tmp_pat
     assert told.applied["capture 1"] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["ticker", "sleeper"])
 def test_a_crash_before_every_file_operation_loses_nothing(name: str) -> None:
     found = sweep(builtin(name), points="files", processes=2)
@@ -93,6 +95,8 @@ def test_a_crash_before_every_file_operation_loses_nothing(name: str) -> None:
 # Real kills.
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_t7_every_commit_boundary_by_sigkill_ends_as_by_freezing_and_leaves_the_same_bytes() -> None:
     scenario = builtin("two-orders")
     both = sweep(scenario, kinds=("freeze", "kill"), processes=2)
@@ -197,7 +201,9 @@ def test_a_kind_that_is_not_there_is_wrong_usage_in_one_line(kinds: str) -> None
 
 def test_a_scenario_of_a_module_is_swept_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        (Path(str(sys.modules[builtin("sleeper").module].__file__)).read_text()).replace('"sleeper"', '"napper"')
+        (Path(str(sys.modules[builtin("sleeper").module].__file__)).read_text()).replace(
+            'name="sleeper"', 'name="napper"'
+        )
     )
     words = [sys.executable, "-m", "pidurable_nb", "sweep", "mine:napper", "--json", "--processes", "2"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
