@@ -15,7 +15,7 @@ from pidurable_nb.lab.scenario import BUILT_IN, find
 from pidurable_nb.lab.sweep import sweep
 from pidurable_nb.lab.sweep_points import named
 from pidurable_nb.lab.sweep_replay import LifeTold, Replayed, replay
-from pidurable_nb.lab.sweep_result import CLASSES, SweepResult
+from pidurable_nb.lab.sweep_result import SweepResult
 from pidurable_nb.store.visible import visible
 
 _KINDS: Final[dict[str, CrashKind]] = {"freeze": "freeze", "kill": "kill"}
@@ -98,8 +98,8 @@ def _table(found: SweepResult) -> Iterator[str]:
     yield f"{visible(found.scenario)}   {' and '.join(found.kinds)}, durability {found.durability}, seed {found.seed}"
     yield f"SQLite {found.sqlite}; {found.points} points, {found.images} images, {found.runs} lives"
     yield ""
-    for kind in dict.fromkeys([*CLASSES, *found.classes]):
-        yield f"  {kind:<20}{found.classes.get(kind, 0):>7}"
+    for kind, count in found.counts.items():
+        yield f"  {kind:<20}{count:>7}"
         witness = found.witnesses.get(kind)
         if witness is not None:
             yield f"      {visible(found.replay(witness))}"

@@ -128,14 +128,16 @@ class _Tally:
     def count(self, problems: Iterable[Problem], twice: bool, witness: Witness) -> None:
         """One image: what was wrong with it, and whether an effect happened twice."""
         self.images += 1
-        found: set[str] = {"effect_twice"} if twice else set()
+        found: set[OutcomeClass] = {"effect_twice"} if twice else set()
         for problem in problems:
             self.problems.setdefault(problem, witness)
             found.add("broken" if problem.kind == "mispredicted" else problem.kind)
-        kind: OutcomeClass = next((kind for kind in WORST_FIRST if kind in found), "as_promised")
-        self.classes[kind] += 1
-        if kind != "as_promised":
-            self.witnesses.setdefault(kind, witness)
+        for worst in WORST_FIRST:
+            if worst in found:
+                self.classes[worst] += 1
+                self.witnesses.setdefault(worst, witness)
+                return
+        self.classes["as_promised"] += 1
 
     def compare(self, same: bool, witness: Witness) -> None:
         """One place, and whether all ways to die there left the same database and log."""

@@ -96,6 +96,13 @@ class SweepResult:
         """What the chosen durability does not promise."""
         return _KILL_NOTE if self.durability == "kill" else None
 
+    @property
+    def counts(self) -> Mapping[OutcomeClass, int]:
+        """The classes as a table has them: all of `CLASSES`, and behind them what else was met."""
+        found: dict[OutcomeClass, int] = dict.fromkeys(CLASSES, 0)
+        found.update(self.classes)
+        return found
+
     def replay(self, witness: Witness) -> str:
         """What to type to see that story again."""
         return replay_command(self.scenario, witness, seed=self.seed, durability=self.durability)
@@ -111,7 +118,7 @@ class SweepResult:
             "points": self.points,
             "images": self.images,
             "runs": self.runs,
-            "classes": {kind: self.classes.get(kind, 0) for kind in CLASSES} | dict(self.classes),
+            "classes": {str(kind): count for kind, count in self.counts.items()},
             "violations": [violation.to_json() for violation in self.violations],
         }
         if self.byte_identical is not None:

@@ -76,8 +76,7 @@ def test_the_root_is_not_made_by_opening_and_once_by_asking(home: "Home") -> Non
             assert (await h.root()).id == ROOT
             assert len(await documents_of(h, ROOT)) == 5
 
-    for seed in range(3):
-        home.run(main(), seed=seed) if seed == 0 else None
+    home.run(main())
 
 
 def test_the_documents_of_a_conversation_begin_as_the_format_says(home: "Home") -> None:
