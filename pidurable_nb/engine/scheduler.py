@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pidurable_nb.engine import decide
 from pidurable_nb.engine.decide import SETTLES, STARTS, ImpliedMark, Verdict
 from pidurable_nb.engine.registry import Fits
-from pidurable_nb.engine.suspects import Suspects
+from pidurable_nb.engine.suspects import SUSPECT_RESTARTS, Suspects
 from pidurable_nb.engine.transition import Drain, Finish, HandOver, Mark, Orphan, Reserve, advance
 from pidurable_nb.errors import SessionClosed, SessionFailed, StorageError
 from pidurable_nb.ids import ConversationId, TaskId
@@ -321,10 +321,12 @@ class Scheduler:
         return advance(record, Reserve(), now_ms=now_ms)
 
     def touch_all(self, opening: int) -> None:
-        """The first pass: decide every live task, in an order that turns with each opening (T9)."""
-        ids = sorted(record.id for record in self._engine.table.live())
-        turn = opening % len(ids) if ids else 0
-        self._touched = dict.fromkeys(ids[turn:] + ids[:turn])
+        """The first pass: decide every live task; suspects come last, in an order that turns with each opening (T9)."""
+        live = sorted(self._engine.table.live(), key=lambda record: record.id)
+        calm = [record.id for record in live if record.restarts < SUSPECT_RESTARTS]
+        suspects = [record.id for record in live if record.restarts >= SUSPECT_RESTARTS]
+        turn = opening % len(suspects) if suspects else 0
+        self._touched = dict.fromkeys(calm + suspects[turn:] + suspects[:turn])
         self._wake.set()
 
     # -- time (T12) ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Conversations: the root, new ones, forks and their documents, pages of a transcript, and who owns what."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from pidurable_nb.errors import (
 from pidurable_nb.ids import ROOT, ConversationId, EntryId
 from pidurable_nb.records.document import ConversationScope
 from pidurable_nb.records.transcript import Owner, Parent
+from pidurable_nb.store.storage import Order
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Home
@@ -42,6 +44,14 @@ class Shared(Document, kind="app.shared", scope="session"):
     text: str = ""
 
 
+TEXTS: Sequence[type[AsOf]] = [
+    AsOf,
+    cast("type[AsOf]", Current),
+    cast("type[AsOf]", Initial),
+    cast("type[AsOf]", Shared),
+]
+
+
 async def documents_of(h: Harness, conversation: ConversationId) -> list[tuple[int, str]]:
     """Ids and kinds of a conversation's documents, in id order."""
     async with h.engine.session.block(h.engine._subject(0)) as tx:  # type: ignore[arg-type]
@@ -49,8 +59,8 @@ async def documents_of(h: Harness, conversation: ConversationId) -> list[tuple[i
     return [(record.id, record.kind) for record in found]
 
 
-async def texts(h: Harness, conversation: ConversationId, **how: Any) -> list[Json]:
-    page = await (await h.conversation(conversation)).entries(order="ascending", **how)
+async def texts(h: Harness, conversation: ConversationId) -> list[Json]:
+    page = await (await h.conversation(conversation)).entries(order="ascending")
     return [entry.data for entry in page.items]  # type: ignore[misc]
 
 
@@ -59,7 +69,7 @@ async def note(h: Harness, conversation: ConversationId, data: Json) -> EntryId:
         return tx.append("app.note", data=data)
 
 
-# --- The root ----------------------------------------------------------------------------------------------------------------
+# --- The root ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_root_is_not_made_by_opening_and_once_by_asking(home: "Home") -> None:
@@ -107,7 +117,7 @@ def test_a_commit_of_the_session_makes_the_root_when_it_is_needed(home: "Home") 
     home.run(main())
 
 
-# --- Commits ------------------------------------------------------------------------------------------------------------------
+# --- Commits ----------------------------------------------------------------------------------------------------------
 
 
 def test_c1_c2_a_block_lands_whole_and_is_seen_when_it_is_stored(home: "Home") -> None:
@@ -149,6 +159,8 @@ def test_c3_c5_c7_what_a_block_refuses(home: "Home") -> None:
                 async with root.commit() as tx:
                     await h.root()
                     await asyncio.sleep(1)
+            async with root.commit() as tx:
+                pass
             with pytest.raises(BlockEnded):
                 tx.append("app.note")
             with pytest.raises(StorageRequestError, match="task"):
@@ -178,7 +190,7 @@ def test_c3_a_block_that_waits_for_its_own_harness_cannot_hang_it(home: "Home") 
     home.run(main())
 
 
-# --- New conversations and forks --------------------------------------------------------------------------------------------
+# --- New conversations and forks --------------------------------------------------------------------------------------
 
 
 def test_o1_a_new_conversation_is_ownerless_and_has_its_documents(home: "Home") -> None:
@@ -205,7 +217,7 @@ def test_v3_a_fork_shares_the_transcript_through_its_entry_and_documents_by_poli
 
             async def write(text: str) -> EntryId:
                 async with root.commit() as tx:
-                    for doc in (AsOf, Current, Initial, Shared):
+                    for doc in TEXTS:
                         (await tx.edit(doc)).text = text
                     return tx.append("app.note", data=text)
 
@@ -222,7 +234,7 @@ def test_v3_a_fork_shares_the_transcript_through_its_entry_and_documents_by_poli
             assert sorted(kinds) == sorted([*KINDS, "app.as-of", "app.current"])
             await note(h, child.id, "branch")
             async with child.commit() as tx:
-                for doc in (AsOf, Current):
+                for doc in TEXTS[:2]:
                     (await tx.edit(doc)).text = "branch"
             assert await texts(h, child.id) == ["one", "branch"]
             assert await texts(h, ROOT) == ["one", "two"]
@@ -258,12 +270,12 @@ def test_v3_f2_what_a_fork_refuses(home: "Home") -> None:
     home.run(main())
 
 
-# --- Paging -------------------------------------------------------------------------------------------------------------------
+# --- Paging -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_v1_v3_pages_in_both_orders_cross_the_fork(home: "Home", order: Any, limit: int) -> None:
+def test_v1_v3_pages_in_both_orders_cross_the_fork(home: "Home", order: Order, limit: int) -> None:
     async def main() -> None:
         async with home.open() as h:
             root = await h.root()
@@ -288,7 +300,7 @@ def test_v1_v3_pages_in_both_orders_cross_the_fork(home: "Home", order: Any, lim
     home.run(main())
 
 
-# --- Ownership ------------------------------------------------------------------------------------------------------------------
+# --- Ownership --------------------------------------------------------------------------------------------------------
 
 
 class Leader(Phase[Json], task="leader"):

@@ -47,6 +47,8 @@ class Job(Phase[Json], task="job"):
                 await asyncio.sleep(1000)
             case "reports":
                 rt.report(ValueError("by the way"))
+            case _:
+                pass
         return Done(self.how)
 
     async def abort(self, rt: Runtime) -> "Aborted":
@@ -57,7 +59,7 @@ async def start(h: Harness, how: str) -> TaskRef[Json]:
     return await (await h.root()).start(Job(how))
 
 
-# --- Opening --------------------------------------------------------------------------------------------------------------
+# --- Opening ----------------------------------------------------------------------------------------------------------
 
 
 def test_open_may_be_awaited_or_entered_and_the_store_can_be_opened_again(home: "Home") -> None:
@@ -77,10 +79,12 @@ def test_open_may_be_awaited_or_entered_and_the_store_can_be_opened_again(home: 
 
 def test_open_closes_when_its_block_is_left_by_an_exception(home: "Home") -> None:
     async def main() -> None:
+        kept: list[Harness] = []
         with pytest.raises(ZeroDivisionError):
             async with home.open() as h:
+                kept.append(h)
                 _ = 1 // 0
-        assert h.closed.done()
+        assert kept[0].closed.done()
 
     home.run(main())
 
@@ -165,7 +169,7 @@ async def _kept(home: "Home") -> Harness:
     return await home.open(Job)
 
 
-# --- Waiting ----------------------------------------------------------------------------------------------------------------
+# --- Waiting ----------------------------------------------------------------------------------------------------------
 
 
 def test_wait_gives_the_result_or_raises_how_it_ended_and_outcome_never_raises(home: "Home") -> None:
@@ -252,7 +256,7 @@ def test_tasks_are_found_by_kind_status_and_life(home: "Home") -> None:
     home.run(main())
 
 
-# --- Closing ------------------------------------------------------------------------------------------------------------------
+# --- Closing ----------------------------------------------------------------------------------------------------------
 
 
 def test_after_close_everything_says_so(home: "Home") -> None:
@@ -310,7 +314,7 @@ def test_closes_at_once_are_one_close(memory: "Home") -> None:
         memory.run(main(), seed=seed)
 
 
-# --- Reports --------------------------------------------------------------------------------------------------------------------
+# --- Reports ----------------------------------------------------------------------------------------------------------
 
 
 def test_f3_reports_reach_the_host_and_one_that_raises_harms_nobody(home: "Home") -> None:
@@ -332,7 +336,7 @@ def test_f3_reports_reach_the_host_and_one_that_raises_harms_nobody(home: "Home"
     assert [str(error) for error in heard] == ["by the way", "boom"]
 
 
-# --- Another loop ------------------------------------------------------------------------------------------------------------------
+# --- Another loop -----------------------------------------------------------------------------------------------------
 
 
 class Elsewhere:
@@ -399,7 +403,7 @@ def test_commit_blocks_on_another_loop_raise_and_name_what_to_call(elsewhere: El
     async def cell() -> None:
         root = await h.root()
         for block in (root.commit(), h.commit()):
-            with pytest.raises(WrongLoop, match="pi.call"):
+            with pytest.raises(WrongLoop, match=r"pi\.call"):
                 async with block:
                     pass
         assert (await root.entries()).items == ()

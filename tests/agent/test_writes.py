@@ -1,15 +1,15 @@
-"""S1, S2, S4, S5 for writes: admitted once, placed at once or in order, withdrawn while queued, and never changed then."""
+"""S1, S2, S4, S5 for writes: admitted once, placed at once or in order, withdrawn while queued, never changed then."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from pidurable_nb import Done, Harness, Input, Json, Phase, Runtime, Sleeping
 from pidurable_nb.agent import live
-from pidurable_nb.errors import RequestConflict, SessionClosed, StorageRequestError
+from pidurable_nb.errors import NotJson, RequestConflict, SessionClosed, StorageRequestError
 from pidurable_nb.ids import ROOT, ConversationId, JsonObject, SubmissionId
 from pidurable_nb.records.transcript import Queued, SubmissionRecord, Unanswered, Written
 from pidurable_nb.store.storage import SubmissionQuery
@@ -57,7 +57,7 @@ async def all_submissions(h: Harness) -> tuple[SubmissionRecord, ...]:
     return (await h.engine.session.scan_submissions(SubmissionQuery(), limit=1000)).items
 
 
-# --- S1 -----------------------------------------------------------------------------------------------------------------------
+# --- S1 ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])
@@ -68,9 +68,10 @@ def test_s1_fifty_writes_at_once_with_one_request_id_are_one(home: "Home", seed:
             writes = [root.write("app.note", data={"n": 1}, request_id="r-1") for _ in range(50)]
             found = await asyncio.gather(*writes)
             assert len({write.id for write in found}) == 1
-            assert sorted(write.match for write in found) == ["new"] + ["same"] * 49 or [
-                write.match for write in found
-            ].count("new") == 1
+            assert (
+                sorted(write.match for write in found) == ["new"] + ["same"] * 49
+                or [write.match for write in found].count("new") == 1
+            )
             assert await datas(h) == [{"n": 1}]
             assert len(await all_submissions(h)) == 1
             return found[0].id
@@ -150,9 +151,9 @@ def test_s1_a_write_that_is_refused_admits_nothing(home: "Home") -> None:
     async def main() -> None:
         async with home.open() as h:
             root = await h.root()
-            for wrong in ({"data": float("nan")}, {"data": {1: 2}}):
-                with pytest.raises(Exception, match=r"\$"):
-                    await root.write("app.note", request_id="r", **wrong)  # type: ignore[arg-type]
+            for wrong in (float("nan"), cast("Json", {1: 2})):
+                with pytest.raises(NotJson, match=r"\$"):
+                    await root.write("app.note", request_id="r", data=wrong)
             with pytest.raises(StorageRequestError):
                 await root.write("pi.user", request_id="r")
             assert await all_submissions(h) == ()
@@ -161,7 +162,7 @@ def test_s1_a_write_that_is_refused_admits_nothing(home: "Home") -> None:
     home.run(main())
 
 
-# --- S2, S4, S5 -----------------------------------------------------------------------------------------------------------------
+# --- S2, S4, S5 -------------------------------------------------------------------------------------------------------
 
 
 def test_s2_s5_a_write_is_done_with_its_entry_and_found_by_id_after_a_restart(home: "Home") -> None:
@@ -291,7 +292,7 @@ def test_s5_a_wait_that_is_given_up_or_closed_leaves_nothing(home: "Home") -> No
     home.run(main())
 
 
-# --- S4, O5: what an abort does to a queue ------------------------------------------------------------------------------------
+# --- S4, O5: what an abort does to a queue ----------------------------------------------------------------------------
 
 
 class Leads(Phase[Json], task="leads"):

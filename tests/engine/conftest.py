@@ -1,4 +1,4 @@
-"""What the tests of the engine share: one store that is opened again and again, on loops where nothing is left to chance."""
+"""What the tests of the engine share: one store that is opened again and again, on loops with virtual time."""
 
 from __future__ import annotations
 

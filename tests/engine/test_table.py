@@ -1,4 +1,4 @@
-"""The live tasks in memory, against a model that looks at everything: who owns what, who waits, what keeps a session busy.
+"""The live tasks in memory, against a model that looks at everything: who owns what, who waits, who is busy.
 
 The model is the whole history in two dictionaries; every answer is computed from scratch after every commit.
 """
@@ -214,7 +214,7 @@ def test_o1_a_table_that_is_loaded_agrees_with_one_that_followed(seed: int, step
     for conversation in model.conversations.values():
         again.learn_conversation(conversation)
     live = {id: model.tasks[id] for id in model.live()}
-    for id in sorted({above for id in live for above in model.chain(id)} - set(live)):
+    for id in sorted({above for task in live for above in model.chain(task)} - set(live)):
         again.learn_edge(model.tasks[id])
     for id in sorted(live):
         again.put(live[id])
