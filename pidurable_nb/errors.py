@@ -1,37 +1,37 @@
 """Owns every public exception: one class per different thing a caller can do. Never raises one itself.
 
-    PidurableError
-    +- StoreRefused                 the file cannot be opened; nothing was changed
-    |  +- NotAStore                 another kind of file: name the right one
-    |  +- NewerFormat               written by a newer version: upgrade this package
-    |  +- DamagedStore              truncated or corrupt: restore a copy
-    |  +- HostileStore              carries what no store carries: do not open it
-    |  +- StoreBusy                 another process writes too fast to copy: try again
-    |  +- StoreOwned                another process owns it: view a copy, or stop that process
-    +- StorageError                 the storage failed; `.stored` says what is known (F4)
-    |  +- AnotherWriter             somebody writes without the lock (F5)
-    +- StorageRequestError          one illegal read; nothing else is affected (F2)
-    +- SessionFailed                the harness ended after a storage error: reopen (F1)
-    +- SessionClosed                the harness was closed: reopen
-    +- ReadAfterWrite               read the table before the first write of the block (C5)
-    +- NotJson                      a value that cannot be stored, with its path (C7)
-    +- BlockEnded                   a transaction or draft outside its block
-    +- SuspendedBlock               a commit block waited for something else than its transaction (C3)
-    +- OwnerGone                    new work below an owner that is ending (O1, O2)
-    +- IllegalTransition            a state that the laws do not allow here (T1, T3)
-    +- InvocationEnded              this runtime's invocation is over (T13)
-    +- EffectInBlock                an effect inside a commit block (C3)
-    +- KeyShared                    two effects with one idempotency key (E6)
-    +- PhaseRefused                 a phase class that cannot be stored; refused when defined
-    +- UnknownPhase                 a task that is not ready or not installed
-    +- DuplicateTask                two classes of one task name
-    +- DocumentRefused              a document class, or its stored value, that does not fit
-    +- ConversationBusy             `when_busy="reject"` and a run is active (S3)
-    +- RequestConflict              one request id, two types of submission (S1)
-    +- WrongLoop                    called from another event loop than the harness's
-    +- ToolError                    raised by a tool to answer with an error
-    +- TaskEnded                    a task ended without a result
-       +- TaskFailed  +- TaskAborted  +- TaskFaulted  +- TaskOrphaned
+PidurableError
++- StoreRefused                 the file cannot be opened; nothing was changed
+|  +- NotAStore                 another kind of file: name the right one
+|  +- NewerFormat               written by a newer version: upgrade this package
+|  +- DamagedStore              truncated or corrupt: restore a copy
+|  +- HostileStore              carries what no store carries: do not open it
+|  +- StoreBusy                 another process writes too fast to copy: try again
+|  +- StoreOwned                another process owns it: view a copy, or stop that process
++- StorageError                 the storage failed; `.stored` says what is known (F4)
+|  +- AnotherWriter             somebody writes without the lock (F5)
++- StorageRequestError          one illegal read; nothing else is affected (F2)
++- SessionFailed                the harness ended after a storage error: reopen (F1)
++- SessionClosed                the harness was closed: reopen
++- ReadAfterWrite               read the table before the first write of the block (C5)
++- NotJson                      a value that cannot be stored, with its path (C7)
++- BlockEnded                   a transaction or draft outside its block
++- SuspendedBlock               a commit block waited for something else than its transaction (C3)
++- OwnerGone                    new work below an owner that is ending (O1, O2)
++- IllegalTransition            a state that the laws do not allow here (T1, T3)
++- InvocationEnded              this runtime's invocation is over (T13)
++- EffectInBlock                an effect inside a commit block (C3)
++- KeyShared                    two effects with one idempotency key (E6)
++- PhaseRefused                 a phase class that cannot be stored; refused when defined
++- UnknownPhase                 a task that is not ready or not installed
++- DuplicateTask                two classes of one task name
++- DocumentRefused              a document class, or its stored value, that does not fit
++- ConversationBusy             `when_busy="reject"` and a run is active (S3)
++- RequestConflict              one request id, two types of submission (S1)
++- WrongLoop                    called from another event loop than the harness's
++- ToolError                    raised by a tool to answer with an error
++- TaskEnded                    a task ended without a result
+   +- TaskFailed  +- TaskAborted  +- TaskFaulted  +- TaskOrphaned
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ def sweep(
 ) -> SweepResult:
     """Crash the scenario at every point of its first life, recover, and count what became of it.
 
-    `freeze` crashes in this process, `kill` by SIGKILL in children of a fork server. With `second`, each recovery is
-    crashed again at every point of its first life, and recovered from. With more than one process everything is done
-    in children, and the scenario must be one that they can import.
+    `freeze` stops a life without ending its process, `kill` is SIGKILL in children of a fork server. With `second` each
+    recovery, all lives of it where they kill themselves, is crashed again at every point, and recovered from. With more
+    than one process everything is done in children, and the scenario must be one that they can import.
 
     Laws: C1, C2, C6, T6, T7, T9, M1, M3, E6, S1, S5, O5, O6, and whatever the scenario promises itself.
     Raises: NotKilled, ForkServerError.
@@ -199,13 +199,14 @@ class _Sweep:
         tally = _Tally()
         name = self._crew.first.scenario.name
         [first] = self._crew.first.recover([nothing], self._which, ())
-        tally.runs += first.lives
+        tally.runs += len(first.lives)
         for problem in first.problems:
             tally.problems.setdefault(problem, Witness((), self._kinds[0]))
         self._awaited = first.effects
-        tally.points = len(first.points)
+        points = first.lives[0].points
+        tally.points = len(points)
         deaths: list[_Died] = []
-        pieces = _pieces(first.points, len(self._crew))
+        pieces = _pieces(points, len(self._crew))
         for kind in self._kinds:
             for died in self._crew.share(pieces, partial(_died, kind=kind, image=nothing)):
                 deaths += died
@@ -224,26 +225,27 @@ class _Sweep:
         """Recover from an image, and crash that recovery everywhere."""
         tally = _Tally()
         [found] = hands.recover([node.image], self._which, self._awaited)
-        tally.runs += found.lives
+        tally.runs += len(found.lives)
         for died in node.deaths:
             witness = Witness((died.death.point,), died.how)
             tally.count([*died.death.problems, *found.problems], found.twice, witness)
         if self._second:
             before = (node.deaths[0].death.point,)
             again: list[_Died] = []
-            for kind in self._kinds:
-                again += _died(hands, found.points, kind=kind, image=node.image)
+            for life in found.lives:
+                for kind in self._kinds:
+                    again += _died(hands, life.points, kind=kind, image=life.image)
             tally.runs += len(again)
             _compare(tally, again, before)
             nodes = _nodes(again)
             founds = hands.recover([each.image for each in nodes], self._which, self._awaited)
             for each, came in zip(nodes, founds, strict=True):
-                tally.runs += came.lives
+                tally.runs += len(came.lives)
                 for died in each.deaths:
                     witness = Witness((*before, died.death.point), died.how)
                     tally.count([*died.death.problems, *came.problems], came.twice, witness)
             _forget(each.image for each in nodes)
-        _forget([node.image])
+        _forget(life.image for life in found.lives)
         return tally
 
 

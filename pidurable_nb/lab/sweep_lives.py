@@ -15,7 +15,7 @@ from typing import Final
 
 from pidurable_nb.agent.recovery import AssumedCode
 from pidurable_nb.engine.registry import Code, Registry
-from pidurable_nb.errors import DamagedStore, NotAStore, StoreRefused
+from pidurable_nb.errors import NotAStore, StoreRefused
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.explain import Explanation, explain
 from pidurable_nb.lab.identity import STORE, digest_of, files_in
@@ -71,15 +71,14 @@ class Death:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What came of an image. `lives` is how many it took, `passed` what the first of them passed.
+    """What came of an image. `twice`: some effect happened more than once, allowed or not.
 
-    `twice`: some effect happened more than once, allowed or not.
+    `lives` has for each the image that it began with, and what it passed; one that kills itself is not the last.
     """
 
     problems: tuple[Problem, ...]
     twice: bool
-    lives: int
-    passed: tuple[Passed, ...]
+    lives: tuple[tuple[Image, tuple[Passed, ...]], ...]
 
 
 def place(image: Image, into: Path) -> tuple[Path, Path]:
@@ -128,7 +127,7 @@ def look(scenario: Scenario, store: Path, *, now_ms: int) -> Looked:
             return Looked(content=content_of(file), explained=explained)
     except NotAStore:  # it died before its first opening came to an end
         return Looked(content=NOTHING_THERE, explained=None)
-    except DamagedStore as error:
+    except StoreRefused as error:
         return Looked(content=replace(NOTHING_THERE, wrong=(str(error),)), explained=None)
 
 
@@ -238,9 +237,7 @@ def recover(scenario: Scenario, image: Image, folder: Path, *, awaited: Sequence
         image = course.left
     if course.ended:
         course.judge(awaited)
-    return Recovered(
-        problems=tuple(dict.fromkeys(course.problems)), twice=course.twice, lives=course.lives, passed=course.passed
-    )
+    return Recovered(problems=tuple(dict.fromkeys(course.problems)), twice=course.twice, lives=tuple(course.lives))
 
 
 class _Course:
@@ -249,8 +246,7 @@ class _Course:
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.problems: list[Problem] = []
         self.twice = False
-        self.lives = 0
-        self.passed: tuple[Passed, ...] = ()
+        self.lives: list[tuple[Image, tuple[Passed, ...]]] = []
         self.left: Image | None = None
         self.ended = False
         self._scenario = scenario
@@ -262,38 +258,46 @@ class _Course:
 
     def life(self, image: Image) -> bool:
         """Live once, and compare with what was predicted. True when it died and another life has to follow."""
-        self.lives += 1
-        seen = self._look(image)
+        number = len(self.lives) + 1
+        seen = self._look(image, number)
         self.problems += ruined(seen.content)
-        if self.lives == 1:
-            self._before = seen.content
-        self._here = self._folder / str(self.lives)
-        try:
-            lived, self.left = live(self._scenario, image, self._here)
-        except StoreRefused as error:
-            self.problems.append(Problem("corrupt", f"life {image.plan.number} cannot open the store: {error}"))
-            return False
-        except Exception as error:
-            self.problems.append(Problem("stuck", f"life {image.plan.number} ended with {_described(error)}"))
-            return False
-        if self.lives == 1:
-            self.passed = lived.passed
-        if lived.error is not None:
-            self.problems.append(Problem("stuck", f"the storage of life {lived.number} failed: {lived.error}"))
+        self._before = seen.content if number == 1 else self._before
+        self._here = self._folder / str(number)
+        lived = self._live(image)
+        self.lives.append((image, lived.passed if lived is not None else ()))
+        if lived is None:
             return False
         self.ended = lived.crashed is None
-        self._facts = facts_of(self._here / STORE, self._here / LEDGER) if self.ended else None
-        self._ended_ms = self.left.plan.start_ms
         self._compare(seen.explained, lived)
-        if not self.ended and self.lives == MOST_LIVES:
+        if not self.ended and number == MOST_LIVES:
             self.problems.append(Problem("stuck", f"{MOST_LIVES} lives died, with nothing to kill them any more"))
             return False
         return not self.ended
 
-    def _look(self, image: Image) -> Looked:
+    def _live(self, image: Image) -> Lived | None:
+        """One life, and what it left; None, and a sentence, when it failed."""
+        number = image.plan.number
+        try:
+            lived, self.left = live(self._scenario, image, self._here)
+            if lived.error is not None:
+                self.problems.append(Problem("stuck", f"the storage of life {number} failed: {lived.error}"))
+                return None
+            if lived.crashed is None:
+                self._facts = facts_of(self._here / STORE, self._here / LEDGER)
+                self._ended_ms = self.left.plan.start_ms
+            return lived
+        except StoreRefused as error:
+            self.problems.append(
+                Problem("corrupt", f"the store cannot be opened in life {number}, or after it: {error}")
+            )
+        except Exception as error:
+            self.problems.append(Problem("stuck", f"life {number} ended with {type(error).__name__}: {error}"))
+        return None
+
+    def _look(self, image: Image, number: int) -> Looked:
         if image.folder is None:
             return Looked(content=NOTHING_THERE, explained=None)
-        scratch = self._folder / f"{self.lives}-look"
+        scratch = self._folder / f"{number}-look"
         store, _ = place(image, scratch)
         return look(self._scenario, store, now_ms=image.plan.start_ms)
 
@@ -322,7 +326,3 @@ class _Course:
         if after.explained is not None:
             self.problems += stuck(after.explained)
         self.twice = twice(self._scenario, facts)
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -21,19 +21,26 @@ from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.lab.sweep_lives import Death, Image, die, judge, recover
 from pidurable_nb.lab.sweep_points import Which, chosen
 
-__all__ = ["Found", "deaths", "recoveries", "there"]
+__all__ = ["Found", "Stage", "deaths", "recoveries", "there"]
 
 _BROKEN: Final[dict[str, Broken]] = {kind: kind for kind in get_args(Broken)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One life of a recovery: the image that it begins with, and the points where it can be crashed."""
+
+    image: Image
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What came of one image. `points` and `effects` are those of the first life from it."""
+    """What came of one image. `effects` are those of the first of its lives; one that kills itself is not the last."""
 
     problems: tuple[Problem, ...]
     twice: bool
-    lives: int
-    points: tuple[Point, ...]
+    lives: tuple[Stage, ...]
     effects: tuple[Expected, ...]
 
 
@@ -60,14 +67,14 @@ def recoveries(
     for number, image in enumerate(images):
         here = folder / str(number)
         came = recover(scenario, image, here, awaited=awaited)
-        shutil.rmtree(here)
+        if len(came.lives) == 1:
+            shutil.rmtree(here)
         found.append(
             Found(
                 problems=came.problems,
                 twice=came.twice,
-                lives=came.lives,
-                points=chosen(came.passed, which),
-                effects=expected(came.passed),
+                lives=tuple(Stage(image=begun, points=chosen(passed, which)) for begun, passed in came.lives),
+                effects=expected(came.lives[0][1]),
             )
         )
     return found
@@ -148,8 +155,7 @@ def found_json(found: Found) -> JsonObject:
     return {
         "problems": _problems_json(found.problems),
         "twice": found.twice,
-        "lives": found.lives,
-        "points": [str(point) for point in found.points],
+        "lives": [{"image": image_json(life.image), "points": list(map(str, life.points))} for life in found.lives],
         "effects": [expected_json(each) for each in found.effects],
     }
 
@@ -160,19 +166,25 @@ def found_of(value: Json) -> Found:
         case {
             "problems": list(problems),
             "twice": bool(twice),
-            "lives": int(lives),
-            "points": list(points),
+            "lives": list(lives),
             "effects": list(effects),
         }:
             return Found(
                 problems=_problems_of(problems),
                 twice=twice,
-                lives=lives,
-                points=tuple(Point.parse(str(point)) for point in points),
+                lives=tuple(_stage_of(life) for life in lives),
                 effects=tuple(expected_of(each) for each in effects),
             )
         case _:
             raise ValueError(f"{value!r} is nothing that was found")
+
+
+def _stage_of(value: Json) -> Stage:
+    match value:
+        case {"image": dict(image), "points": list(points)}:
+            return Stage(image=image_of(image), points=tuple(Point.parse(str(point)) for point in points))
+        case _:
+            raise ValueError(f"{value!r} is no life")
 
 
 def expected_json(each: Expected) -> Json:

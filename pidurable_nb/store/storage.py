@@ -273,7 +273,7 @@ class Storage(Protocol):
         ...
 
     async def documented(self, tasks: Sequence[TaskId]) -> frozenset[TaskId]:
-        """Those of these tasks that have a document alive. Asked once at an opening, so that ending a task asks nothing."""
+        """Those of these tasks that have a document alive. Asked once, at an opening; ending a task asks nothing."""
         ...
 
     async def maintain(self) -> None:

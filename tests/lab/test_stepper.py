@@ -1,4 +1,4 @@
-"""Walking recoveries on copies: what a step is, that back is back, and that the store which was given stays as it is."""
+"""Walking recoveries on copies: what a step is, that back is back, and that the store that was given stays as it is."""
 
 from __future__ import annotations
 
