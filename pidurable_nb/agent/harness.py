@@ -214,12 +214,12 @@ class Harness:
     @forwarded
     async def wait(self, ref: TaskRef[R]) -> R:
         """The result of a task, when it has ended. Raises TaskEnded when it has none (T5, T11)."""
-        return await self.engine.wait(ref)
+        return await self.engine.answers.wait(ref)
 
     @forwarded
     async def outcome(self, ref: TaskRef[R]) -> Outcome[R]:
         """How a task ended, when it has; the fault, while one keeps it."""
-        return await self.engine.outcome(ref)
+        return await self.engine.answers.outcome(ref)
 
     @forwarded
     async def task(self, ref: TaskRef[object] | int) -> TaskRecord:
@@ -268,7 +268,7 @@ class Harness:
     @forwarded
     async def wait_idle(self) -> None:
         """Return when no task lives but background work (O3). A blocked, parked or faulted task is live."""
-        await self.engine.wait_idle()
+        await self.engine.answers.idle()
 
     @forwarded
     async def verdicts(self) -> tuple[Verdict, ...]:

@@ -9,15 +9,16 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pidurable_nb.clock import Clock
+from pidurable_nb.engine.answers import Answers
 from pidurable_nb.engine.candidates import Candidates
 from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.household import Household
 from pidurable_nb.engine.invocation import Invocation
-from pidurable_nb.engine.kin import PAGE, Kin
-from pidurable_nb.engine.phase import Aborted, Done, Failed, Faulted, Orphaned, Outcome, Phase, TaskRef
+from pidurable_nb.engine.kin import Kin
+from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.reading import D, read_document
 from pidurable_nb.engine.registry import Code, Fits, Registry, TaskDefinition
 from pidurable_nb.engine.scheduler import Scheduler
@@ -27,15 +28,10 @@ from pidurable_nb.engine.transition import Close, Free, Mark, Reopen, advance, k
 from pidurable_nb.engine.tx import startable
 from pidurable_nb.engine.waits import Waits
 from pidurable_nb.errors import (
-    IllegalTransition,
     SessionClosed,
     SessionFailed,
     StorageError,
     StorageRequestError,
-    TaskAborted,
-    TaskFailed,
-    TaskFaulted,
-    TaskOrphaned,
 )
 from pidurable_nb.ids import ConversationId, EntryId, TaskId
 from pidurable_nb.probe import Probe, SessionSubject, TaskSubject
@@ -44,7 +40,6 @@ from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
-from pidurable_nb.store.storage import TaskQuery
 
 R = TypeVar("R")
 CANCELLATIONS = 3
@@ -93,7 +88,8 @@ class Engine:
         self._reserved: dict[TaskId, Verdict] = {}
         self._invocations: dict[TaskId, Invocation] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._waits = Waits()
+        self.waits = Waits()
+        self.answers = Answers(self)
         self._freeing: set[TaskId] = set()
         self._closing = False
         self._loop = asyncio.get_running_loop()
@@ -133,6 +129,10 @@ class Engine:
         """T11: whether a fault keeps the task that this very opening has seen."""
         fault = kept_fault(record)
         return fault is not None and fault.opening == self.opening
+
+    def freeing(self, id: TaskId) -> bool:
+        """Whether new code is about to free a fault that is stored still (T11)."""
+        return id in self._freeing
 
     def replaced(self, definition: TaskDefinition, record: TaskRecord) -> bool:
         """T10: whether other code is installed for the task by now, and can take it."""
@@ -220,18 +220,18 @@ class Engine:
             if after.live:
                 self._stored[id] = after
                 if self.rests(after):
-                    self._waits.tell(id)
+                    self.waits.tell(id)
             else:
                 self._stored.pop(id, None)
-                self._waits.tell(id)
+                self.waits.tell(id)
         if self.table.idle:
-            self._waits.tell_idle()
+            self.waits.tell_idle()
 
     def failed(self, error: SessionFailed) -> None:
         """F1: every wait ends with the cause, and running code is cancelled."""
         for invocation in list(self._invocations.values()):
             invocation.stop()
-        self._waits.end(error)
+        self.waits.end(error)
 
     # -- running code --------------------------------------------------------------------------------------------------
 
@@ -312,61 +312,6 @@ class Engine:
         else:
             self._loop.call_soon_threadsafe(self.scheduler.resume)
 
-    async def wait(self, ref: TaskRef[R]) -> R:
-        """The task's result, when it is terminal. Raises TaskEnded when it has none, or a fault keeps it (T5, T11)."""
-        outcome, kept = await self._ended(ref)
-        return _result(ref, outcome, kept=kept)
-
-    async def outcome(self, ref: TaskRef[R]) -> Outcome[R]:
-        """How the task ended, when it has, or the fault that keeps it."""
-        outcome, _ = await self._ended(ref)
-        return outcome
-
-    async def _ended(self, ref: TaskRef[R]) -> tuple[Outcome[R], bool]:
-        while True:
-            record = self._stored.get(ref.id)
-            if record is None:
-                return await self.outcome_of(ref), False
-            fault = kept_fault(record)
-            if fault is not None and fault.opening == self.opening and ref.id not in self._freeing:
-                return Faulted(fault.message, fault.detail), True
-            self._refuse_ended()
-            await self._waits.task(ref.id)
-
-    def _refuse_ended(self) -> None:
-        if self.session.failed is not None:
-            raise self.session.failure()
-        if self._closing:
-            raise SessionClosed("the harness is closed; open the store again to wait")
-
-    async def outcome_of(self, ref: TaskRef[R]) -> Outcome[R]:
-        """The outcome of a terminal task. Raises IllegalTransition for a live one, StorageRequestError for none."""
-        record = await self.session.task(ref.id)
-        if record is None:
-            raise StorageRequestError(f"task {ref.id} does not exist")
-        if record.live or record.outcome is None:
-            raise IllegalTransition(f"task {ref.id} is {record.status}; wait for it before asking for its outcome")
-        return self._public(record)
-
-    async def result_of(self, ref: TaskRef[R]) -> R:
-        """The result of a terminal task. Raises TaskEnded when it has none."""
-        return _result(ref, await self.outcome_of(ref), kept=False)
-
-    def _public(self, record: TaskRecord) -> Outcome[Any]:
-        return self.registry.decode_outcome(record)
-
-    async def children_of(self, record: TaskRecord) -> tuple[TaskId, ...]:
-        """The tasks that a task owns, ended ones included, oldest first."""
-        found: list[TaskId] = []
-        after: int | None = record.id
-        while True:
-            query = TaskQuery(conversation=record.conversation)
-            page = await self.session.scan_tasks(query, limit=PAGE, after=after)
-            found += [child.id for child in page.items if child.owner == record.id]
-            if page.next is None:
-                return tuple(found)
-            after = page.next
-
     async def abort(self, ref: TaskRef[object], *, background: bool = False) -> bool:
         """Mark the task for abort (O2), and with `background` what it started beyond that boundary too (O3).
 
@@ -401,17 +346,6 @@ class Engine:
     def _subject(self, id: TaskId) -> TaskSubject | SessionSubject:
         record = self.table.live_task(id)
         return TaskSubject(id, record.kind, record.phase or "") if record is not None else SessionSubject()
-
-    async def wait_idle(self) -> None:
-        """Return when no ordinary task lives; background work does not count (O3)."""
-        while True:
-            self._refuse_ended()
-            if not self.table.idle:
-                await self._waits.idle()
-                continue
-            await self.session.settled()  # the table is ahead of what is stored (C2)
-            if self.table.idle:
-                return
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """What would happen to every live task, as decided now."""
@@ -477,7 +411,7 @@ class Engine:
             pass  # the session has failed, and says so to everybody
         finally:
             failed = self.session.failed
-            self._waits.end(failed or SessionClosed("the harness was closed; open the store again to wait"))
+            self.waits.end(failed or SessionClosed("the harness was closed; open the store again to wait"))
 
     async def _stop_code(self) -> None:
         """Cancel what runs until it has ended: what swallows a cancellation gets a few more, each after some time."""
@@ -506,17 +440,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _result(ref: TaskRef[R], outcome: Outcome[R], *, kept: bool) -> R:
-    match outcome:
-        case Done(result=result):
-            return result
-        case Failed():
-            raise TaskFailed(ref.id, outcome)
-        case Aborted():
-            raise TaskAborted(ref.id, outcome)
-        case Faulted():
-            raise TaskFaulted(ref.id, outcome, kept=kept)
-        case Orphaned():
-            raise TaskOrphaned(ref.id, outcome)

@@ -222,17 +222,17 @@ class Runtime:
     async def outcomes(self, refs: Iterable[TaskRef[R]]) -> tuple[Outcome[R], ...]:
         """How the tasks ended, in order. Raises IllegalTransition when one is still live."""
         self.check("outcomes")
-        return tuple([await self.engine.outcome_of(ref) for ref in refs])
+        return tuple([await self.engine.answers.outcome_of(ref) for ref in refs])
 
     async def results(self, refs: Iterable[TaskRef[R]]) -> tuple[R, ...]:
         """The results of the tasks, in order. Raises TaskEnded for the first that has none."""
         self.check("results")
-        return tuple([await self.engine.result_of(ref) for ref in refs])
+        return tuple([await self.engine.answers.result_of(ref) for ref in refs])
 
     async def children(self) -> tuple[TaskRef[object], ...]:
         """The tasks that this one owns, ended ones included, oldest first."""
         self.check("children")
-        return tuple(TaskRef[object](id) for id in await self.engine.children_of(self._record))
+        return tuple(TaskRef[object](id) for id in await self.engine.answers.children_of(self._record))
 
     async def read(
         self, doc: type[D], *, of: ConversationId | None = None, key: str | None = None, at: EntryId | None = None

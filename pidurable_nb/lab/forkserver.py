@@ -68,12 +68,14 @@ class ForkServer:
     """A context in which `run` forks a child from a warm process that has imported `modules`.
 
     The server sees this process's `sys.path`, behind `extra_path`. A module that is not named is imported by each child
-    anew, so it may change between two runs; a named one may not. `modules` must not start threads.
+    anew, so it may change between two runs; a named one may not. `warm` are functions, as `module:function`, that the
+    server calls once: what they leave in memory, every child begins with. Neither they nor `modules` may start threads.
     Raises: `ForkServerError` on entering, with the server's own words, when a module cannot be imported.
     """
 
-    def __init__(self, modules: Sequence[str], *, extra_path: Sequence[Path] = ()) -> None:
+    def __init__(self, modules: Sequence[str], *, warm: Sequence[str] = (), extra_path: Sequence[Path] = ()) -> None:
         self._modules = list(modules)
+        self._warm = list(warm)
         self._extra_path = [str(path) for path in extra_path]
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,7 +157,8 @@ class ForkServer:
                 start_new_session=True,  # an interrupt typed at the terminal is for the parent
             )
         self._socket = ours
-        reply = self._exchange({"modules": self._modules, "path": [*self._extra_path, *path]}, _START_S)
+        greeting: JsonObject = {"modules": self._modules, "warm": self._warm, "path": [*self._extra_path, *path]}
+        reply = self._exchange(greeting, _START_S)
         if reply != {"ready": True}:
             self.close()
             raise ForkServerError(f"the fork server cannot start: {reply.get('refused')}")
@@ -247,7 +250,7 @@ def serve(descriptor: int) -> None:
 
 
 def _warm_up(greeting: JsonObject) -> str | None:
-    """Import what the greeting names; the reason when that is not possible."""
+    """Import and call what the greeting names; the reason when that is not possible."""
     modules, path = greeting.get("modules"), greeting.get("path")
     if not isinstance(modules, list) or not isinstance(path, list):
         return f"it was greeted with {greeting!r}"
@@ -259,6 +262,17 @@ def _warm_up(greeting: JsonObject) -> str | None:
             return f"module {name} cannot be imported\n{traceback.format_exc()}"
         if threading.active_count() > 1:
             return f"module {name} started a thread, and a process with threads must not fork"
+    warm = greeting.get("warm")
+    for name in warm if isinstance(warm, list) else ():
+        function = _resolve(str(name))
+        if isinstance(function, str):
+            return function
+        try:
+            function(None)
+        except BaseException:
+            return f"{name} failed\n{traceback.format_exc()}"
+        if threading.active_count() > 1:
+            return f"{name} started a thread, and a process with threads must not fork"
     return None
 
 

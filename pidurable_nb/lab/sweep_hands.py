@@ -48,6 +48,7 @@ R = TypeVar("R")
 _MODULES: Final = ("pidurable_nb.lab.sweep_units", "pidurable_nb.store.sqlite")
 """What a fork server has to have imported, besides the module of the scenario."""
 
+_WARM: Final = "pidurable_nb.lab.sweep_units:warm"
 _LIFE_S: Final = 60.0
 _WORK_S: Final = 600.0
 _MEMORY: Final = Path("/dev/shm")
@@ -213,6 +214,6 @@ def crew(scenario: Scenario, *, processes: int, kill: bool) -> Generator[Crew]:
         for _ in range(max(1, processes)):
             server: ForkServer | None = None
             if kill or processes > 1:
-                server = stack.enter_context(ForkServer([*_MODULES, scenario.module]))
+                server = stack.enter_context(ForkServer([*_MODULES, scenario.module], warm=[_WARM]))
             hands.append(Hands(scenario, folder, server=server, away=processes > 1))
         yield Crew(hands)

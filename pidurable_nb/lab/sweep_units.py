@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +17,12 @@ from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.identity import Compared, freeze_at
 from pidurable_nb.lab.invariants import Broken, Expected, Problem, expected
 from pidurable_nb.lab.points import Point
-from pidurable_nb.lab.run import Plan
-from pidurable_nb.lab.scenario import Scenario, find
+from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.scenario import Scenario, builtin, find
 from pidurable_nb.lab.sweep_lives import Death, Image, die, judge, recover
 from pidurable_nb.lab.sweep_points import Which, chosen
 
-__all__ = ["Found", "Stage", "deaths", "recoveries", "there"]
+__all__ = ["Found", "Stage", "deaths", "recoveries", "there", "warm"]
 
 _BROKEN: Final[dict[str, Broken]] = {kind: kind for kind in get_args(Broken)}
 
@@ -80,7 +81,13 @@ def recoveries(
     return found
 
 
-# In a child of a fork server.
+# In a fork server, and in its children.
+
+
+def warm(_: Json) -> None:
+    """Live one life, so that every child begins with an interpreter that has done so."""
+    with tempfile.TemporaryDirectory(prefix="pidurable-warm-") as folder:
+        run_here(builtin("ticker"), Path(folder) / "store.sqlite", Path(folder) / LEDGER, Plan(same_bytes=True))
 
 
 def there(argument: Json) -> None:

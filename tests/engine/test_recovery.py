@@ -289,7 +289,7 @@ async def recovered(h: Harness, before: Mapping[TaskId, TaskRecord], before_note
     for record in now.values():
         owner = now.get(record.owner) if record.owner is not None else None
         assert not record.live or owner is None or owner.live, "work has outlived its owner (O2)"
-    waits = h.engine._waits
+    waits = h.engine.waits
     assert not waits._tasks
     assert not waits._idlers
 

@@ -999,25 +999,28 @@ def test_t13_code_that_hides_its_cancellation_still_writes_nothing_and_is_aborte
     assert bench.reports == []
 
 
-@pytest.mark.parametrize("raises", [ValueError, KeyError, InvocationEnded])
+@pytest.mark.parametrize("raises", [ValueError, InvocationEnded])
 @pytest.mark.parametrize("owned", [False, True])
 def test_t11_t13_an_error_that_follows_from_an_abort_is_no_fault(
-    bench: "Bench", raises: type[Exception], owned: bool
+    memory: "Bench", raises: type[Exception], owned: bool
 ) -> None:
-    """A mark may land between two operations; what its code makes of the refusal must not end the task faulted."""
+    """A mark may land between two operations; what code makes of the refusal must not end the task faulted."""
+    refused: list[int] = []
 
     async def main() -> None:
-        async with bench.open(Script) as h:
+        async with memory.open(Script) as h:
 
             @body("child")
             async def child(rt: Runtime) -> Other:
                 async with rt.commit() as tx:
                     tx.become(Other("child"))
                 marking = asyncio.ensure_future(h.engine.abort(TaskRef(rt.id)))
-                await asyncio.sleep(0)
+                while not h.engine.table.live_task(rt.id).abort_requested:  # type: ignore[union-attr]
+                    await asyncio.sleep(0)
                 try:
                     await rt.memo("late", 1)
                 except InvocationEnded:
+                    refused.append(1)
                     raise raises("in consequence") from None
                 finally:
                     marking.cancel()
@@ -1030,8 +1033,10 @@ def test_t11_t13_an_error_that_follows_from_an_abort_is_no_fault(
             else:
                 assert await h.outcome(await start(h, "child")) == Aborted("stopped in other")
 
-    bench.run(main())
-    assert bench.reports == []
+    for seed in range(20):
+        memory.run(main(), seed=seed)
+    assert memory.reports == []
+    assert refused, "in some order the code hears of it before the scheduler stops it"
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -1720,7 +1725,7 @@ def test_memory_of_the_engine_is_empty_when_everything_has_ended(bench: "Bench")
             scheduler = engine.scheduler
             left = {
                 "table": len(engine.table), "stored": engine._stored, "reserved": engine._reserved,
-                "invocations": engine._invocations, "waits": engine._waits._tasks, "idlers": engine._waits._idlers,
+                "invocations": engine._invocations, "waits": engine.waits._tasks, "idlers": engine.waits._idlers,
                 "touched": scheduler._touched, "due": scheduler._due, "wakings": scheduler._wakings,
                 "withdrawn": scheduler._withdrawn, "ended": engine.table._ended, "edges": engine.table._edges,
                 "children": engine.table._children, "below": engine.table._below,

@@ -219,3 +219,24 @@ def test_the_death_of_the_parent_ends_the_server_and_the_child_it_waits_for(tmp_
         parent.kill()
         assert parent.wait() == -signal.SIGKILL
     wait_until_gone(server, child, offspring)
+
+
+warmed: list[Json] = []
+
+
+def warm_up(argument: Json) -> None:
+    warmed.append(argument)
+
+
+def say_warmed(argument: Json) -> None:
+    print(warmed, end="")
+
+
+def test_what_warms_the_server_is_called_once_and_every_child_begins_with_it() -> None:
+    with ForkServer(["test_forkserver"], warm=["test_forkserver:warm_up"], extra_path=[HERE]) as warm:
+        assert [warm.run("test_forkserver:say_warmed", None, timeout_s=10).output for _ in range(2)] == ["[None]"] * 2
+
+
+def test_a_server_that_cannot_be_warmed_says_why() -> None:
+    with pytest.raises(ForkServerError, match="has no function nowhere"):
+        ForkServer(["test_forkserver"], warm=["test_forkserver:nowhere"], extra_path=[HERE]).__enter__()
