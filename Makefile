@@ -36,7 +36,7 @@ static: $(CHECKED)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/pyright --warnings
-	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --no-cache
 
 tests: $(CHECKED)
 	$(BIN)/python -m pytest -q $(ARGS)
