@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -204,7 +205,8 @@ def _columns(tokens: Sequence[_Token]) -> dict[str, str]:
     return given
 
 
-def _tokens(sql: str) -> list[_Token]:
+@lru_cache(maxsize=64)  # the texts of one format come again with every store; those of a hostile one are bounded
+def _tokens(sql: str) -> tuple[_Token, ...]:
     tokens = []
     for match in _TOKEN.finditer(sql):
         kind = match.lastgroup or "other"
@@ -212,7 +214,7 @@ def _tokens(sql: str) -> list[_Token]:
             tokens.append(_Token(kind, _unquoted(match[0])))
         elif kind != "space":
             tokens.append(_Token(kind, match[0]))
-    return tokens
+    return tuple(tokens)
 
 
 def _unquoted(text: str) -> str:

@@ -1148,3 +1148,33 @@ async def marks(h: Harness) -> None:
     ref = await (await h.root()).start(Owner())
     await asyncio.sleep(1)
     await h.abort(ref)
+
+
+def test_t4_o2_a_wait_that_a_stranger_stored_can_be_marked_and_ends(lives: Lives) -> None:
+    """It names a task that is not there, and one that it does not own: refused when written here, not when found."""
+
+    async def begin(h: Harness) -> None:
+        root = await h.root()
+        await root.start(Owner())
+        await root.start(Nap(1000))
+        await asyncio.sleep(1)
+
+    image = killed(lives, begin, Owner, Deep, Nap)
+    store = lives.place(image)
+    assert isinstance(store, SqliteStorage)
+    records = lives.tasks(image)
+    owner = next(record for record in records.values() if record.kind == "owner")
+    nap = next(record for record in records.values() if record.kind == "nap")
+    assert isinstance(owner.state, stored.Waiting)
+    state = replace(owner.state, on=(*owner.state.on, nap.id, TaskId(9999)), fail_fast=True)
+    with closing(sqlite3.connect(store.path)) as file:
+        file.execute("UPDATE tasks SET record=? WHERE id=?", (encode_task(replace(owner, state=state)), owner.id))
+        file.commit()
+
+    async def marked(h: Harness) -> None:
+        assert await h.abort(owner.id)
+        outcome = await h.outcome(TaskRef[str](owner.id))
+        assert outcome == Aborted("owner")
+        assert await h.tasks(live=True) == (), "what it names is marked with a failed sibling, owned or not (T4)"
+
+    lives.live(marked, Owner, Deep, Nap, image=image_of(store))

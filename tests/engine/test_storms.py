@@ -7,6 +7,7 @@ nothing is left in memory.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,6 @@ from pidurable_nb.engine.decide import implied_marks
 from pidurable_nb.errors import PidurableError, SessionClosed, StorageRequestError, UnknownPhase
 from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.loop import DeterministicLoop
-from pidurable_nb.records import task as stored
 from pidurable_nb.store.memory import MemoryStorage
 
 STEPS = 5
@@ -140,10 +140,8 @@ async def blow(h: Harness, gusts: int) -> None:
             case "abort" if live:
                 await h.abort(dice.choice(live), background=dice.random() < 0.3)
             case "retry" if live:
-                try:
+                with suppress(StorageRequestError):  # it has ended meanwhile
                     await h.retry(dice.choice(live))
-                except StorageRequestError:
-                    pass  # it has ended meanwhile
             case "uninstall":
                 h.uninstall("node")
                 await asyncio.sleep(dice.random())
@@ -152,10 +150,8 @@ async def blow(h: Harness, gusts: int) -> None:
                 installed = make()
                 h.install(installed)
             case "wait" if live:
-                try:
+                with suppress(TimeoutError):
                     await asyncio.wait_for(h.outcome(TaskRef[Json](dice.choice(live))), dice.random())
-                except TimeoutError:
-                    pass
             case _:
                 pass
 
@@ -178,10 +174,8 @@ async def clear_up(h: Harness) -> None:
     has_a_reason({v.id: v for v in await h.verdicts()})
     for _ in range(3):
         for record in await h.tasks(live=True):
-            try:
+            with suppress(StorageRequestError):
                 await h.retry(record.id)
-            except StorageRequestError:
-                pass
         await settle(h)
     has_a_reason({v.id: v for v in await h.verdicts()})
     for record in await h.tasks(live=True):
@@ -259,12 +253,12 @@ def storm(seed: int) -> None:
     live(storage, clear_up, clock, seed, "by itself")
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_no_weather_leaves_a_task_stuck_or_work_without_its_owner(seed: int) -> None:
     storm(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1400))
+@pytest.mark.parametrize("seed", range(1000, 1060))
 def test_no_weather_leaves_a_task_stuck_or_work_without_its_owner_in_the_long_run(seed: int) -> None:
     storm(seed)

@@ -1015,8 +1015,8 @@ def test_t11_t13_an_error_that_follows_from_an_abort_is_no_fault(
                 async with rt.commit() as tx:
                     tx.become(Other("child"))
                 marking = asyncio.ensure_future(h.engine.abort(TaskRef(rt.id)))
-                while not h.engine.table.live_task(rt.id).abort_requested:  # type: ignore[union-attr]
-                    await asyncio.sleep(0)
+                while not h.engine.table.live_task(rt.id).abort_requested:  # type: ignore[union-attr]  # noqa: ASYNC110
+                    await asyncio.sleep(0)  # each turn of the loop is a place where the mark may land
                 try:
                     if raises is not None:
                         await rt.memo("late", 1)
