@@ -7,10 +7,11 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 
+from pidurable_nb.cli.scenarios import named_scenario
 from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab.demo import Shown, demonstrate
-from pidurable_nb.lab.scenario import BUILT_IN, find
+from pidurable_nb.lab.scenario import BUILT_IN, Scenario
 
 WIDTH = 80
 
@@ -20,13 +21,13 @@ def _configure(parser: ArgumentParser) -> None:
         "scenarios",
         metavar="SCENARIO",
         nargs="*",
+        type=named_scenario,
         help=f"only these, built-in or module:name; all: {', '.join(BUILT_IN)}",
     )
 
 
 def _run(options: Namespace) -> Result:
-    names: list[str] = options.scenarios
-    chosen = [find(name) for name in names] or None
+    chosen: list[Scenario] | None = options.scenarios or None
     shown = demonstrate(chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
     ok = all(each.ok for each in shown)
     json: JsonObject = {"ok": ok, "scenarios": [each.to_json() for each in shown]}

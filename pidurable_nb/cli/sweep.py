@@ -8,10 +8,11 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from typing import Final
 
+from pidurable_nb.cli.scenarios import named_scenario
 from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.lab.crash import CrashKind
 from pidurable_nb.lab.points import BadPoint, Point
-from pidurable_nb.lab.scenario import BUILT_IN, find
+from pidurable_nb.lab.scenario import BUILT_IN, Scenario
 from pidurable_nb.lab.sweep import sweep
 from pidurable_nb.lab.sweep_points import named
 from pidurable_nb.lab.sweep_replay import LifeTold, Replayed, replay
@@ -25,7 +26,9 @@ _SHOWN: Final = 20
 
 
 def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO", help=f"module:name, or built in: {', '.join(BUILT_IN)}")
+    parser.add_argument(
+        "scenario", metavar="SCENARIO", type=named_scenario, help=f"module:name, or built in: {', '.join(BUILT_IN)}"
+    )
     parser.add_argument(
         "--kind", metavar="KINDS", type=_kinds, default=("freeze",),
         help="freeze (in process, the default), kill (SIGKILL of a child process), or freeze,kill",
@@ -71,7 +74,7 @@ def _point(text: str) -> Point:
 
 
 def _run(options: Namespace) -> Result:
-    scenario = find(options.scenario)
+    scenario: Scenario = options.scenario
     kinds: tuple[CrashKind, ...] = options.kind
     if options.point is not None:
         told = replay(scenario, options.point, how=kinds[-1], durability=options.durability, seed=options.seed)
