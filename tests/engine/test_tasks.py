@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
@@ -38,7 +39,7 @@ from pidurable_nb.errors import (
     TaskFaulted,
     UnknownPhase,
 )
-from pidurable_nb.ids import TaskId
+from pidurable_nb.ids import EntryId, TaskId
 from pidurable_nb.probe import Mark
 from pidurable_nb.records import task as stored
 
@@ -576,6 +577,28 @@ def test_t5_a_finish_is_held_while_owned_work_lives_and_the_wait_with_it(bench: 
     bench.run(main())
 
 
+@pytest.mark.parametrize("through", ["owner", "conversation"])
+def test_t5_a_finish_in_a_later_commit_is_held_for_work_that_was_spawned_before(bench: "Bench", through: str) -> None:
+    @body("a")
+    async def a(rt: Runtime) -> Done[Json]:
+        async with rt.commit() as tx:
+            where = await tx.create_conversation() if through == "conversation" else None
+            tx.spawn(Script("one"), conversation=where)
+        return Done("decided")
+
+    BODIES["one"] = _one
+
+    async def main() -> None:
+        async with bench.open(Script) as h:
+            ref = await start(h, "a")
+            await asyncio.sleep(0.5)
+            assert [record.status for record in await h.tasks()] == ["completing", "running"]
+            assert await h.wait(ref) == "decided"
+            assert [record.status for record in await h.tasks()] == ["terminal", "terminal"]
+
+    bench.run(main())
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("through", ["owner", "conversation"])
 def test_t5_chains_of_completing_tasks_drain_from_below(bench: "Bench", depth: int, through: str) -> None:
@@ -1089,6 +1112,34 @@ def test_c3_an_effect_in_a_block_is_refused_and_beside_one_is_not(bench: "Bench"
             assert await h.wait(await start(h, "a")) == (1, 1)
 
     bench.run(main())
+
+
+def test_c3_an_effect_beside_a_block_that_waits_for_its_storage_is_not_refused(tmp_path: Path) -> None:
+    """The block of one coroutine suspends in a read; the effect of another is not inside of it."""
+
+    @body("a")
+    async def a(rt: Runtime) -> Done[Json]:
+        reading = asyncio.Event()
+
+        async def beside() -> int:
+            await reading.wait()
+            return await rt.effect("beside", lambda: 1)
+
+        async def reads() -> int:
+            async with rt.commit() as tx:
+                asyncio.get_running_loop().call_soon(reading.set)
+                for id in range(500, 600):
+                    await tx.entry(EntryId(id))
+                tx.append("app.note")
+            return 0
+
+        return Done(await asyncio.gather(beside(), reads()))
+
+    async def main() -> None:
+        async with Harness.open(tmp_path / "s.sqlite", tasks=[Script]) as h:
+            assert await h.wait(await start(h, "a")) == (1, 0)
+
+    asyncio.run(main())
 
 
 def test_e6_keys_are_the_same_in_every_run_and_differ_by_task_and_purpose(bench: "Bench") -> None:

@@ -109,7 +109,7 @@ def test_the_command_prints_a_page_for_people_and_knows_its_scenarios(tmp_path: 
     wrong = subprocess.run(
         [sys.executable, "-m", "pidurable_nb", "demo", "nothing"], capture_output=True, text=True, check=False
     )
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "there are ticker" in wrong.stderr
 
 
