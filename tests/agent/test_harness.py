@@ -414,22 +414,28 @@ def test_commit_blocks_on_another_loop_raise_and_name_what_to_call(elsewhere: El
 
 def test_t10_code_installed_from_another_thread_wakes_the_engine(elsewhere: Elsewhere) -> None:
     """A cell defines and installs; nothing else happens on the harness's own loop that would wake it."""
+    ran = threading.Event()
+
+    class Signals(Phase[Json], task="signals"):
+        async def run(self, rt: Runtime) -> "Done[Json]":
+            ran.set()
+            return Done(None)
 
     async def opened() -> Harness:
-        return await Harness.open(MemoryStorage(), tasks=[Job], run=False)
+        return await Harness.open(MemoryStorage(), tasks=[Signals], run=False)
+
+    async def begin() -> list[str]:
+        await (await h.root()).start(Signals())
+        h.uninstall("signals")
+        await asyncio.sleep(0)
+        return [v.name for v in await h.verdicts()]
 
     h = elsewhere.call(opened())
-
-    async def cell() -> None:
-        ref = await (await h.root()).start(Job("x"))
-        h.uninstall("job")
-        h.resume()
-        await asyncio.sleep(0.05)
-        assert [v.name for v in await h.verdicts()] == ["blocked"]
-        h.install(Job)
-        assert await asyncio.wait_for(h.wait(ref), 10) == "x"
-
-    asyncio.run(cell())
+    assert elsewhere.call(begin()) == ["blocked"]
+    h.resume()
+    assert not ran.wait(0.05)
+    h.install(Signals)
+    assert ran.wait(20)
     elsewhere.call(h.aclose())
 
 
