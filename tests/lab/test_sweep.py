@@ -215,7 +215,7 @@ def test_a_scenario_of_a_module_is_swept_by_its_name(tmp_path: Path) -> None:
 def test_a_scenario_that_is_not_there_is_one_line() -> None:
     done = swept("tickr", "--json")
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["kind"] == "unknown_scenario"
+    assert json.loads(done.stdout)["error"]["kind"] == "usage"
 
 
 # The invariants themselves.
