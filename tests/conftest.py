@@ -18,6 +18,10 @@ ALLOWED_WITHOUT_PEERS: Final[dict[str, str]] = {
     "tests/peers/": "the peer is optional: `make test PEERS=1` installs and runs it",
 }
 
+# Whole rooms that take real kernels, servers, another implementation, or every storage in turn: `make check` leaves
+# them to `make test`, and stays under three minutes.
+SLOW_PARTS: Final = ("tests/notebook/", "tests/peers/", "tests/store/test_conformance.py")
+
 # No deadline: a busy machine is not a failure. In CI the same examples every time: a red run can be run again.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=os.environ.get("CI") == "true")
 hypothesis.settings.load_profile("house")
@@ -64,6 +68,13 @@ class SkipGuard:
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """The reason a skip was given with; the report keeps it as the last of (path, line, reason)."""
     return str(report.longrepr[-1]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow rooms as slow."""
+    for item in items:
+        if item.nodeid.startswith(SLOW_PARTS):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure(config: pytest.Config) -> None:
