@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -205,8 +204,3 @@ class Submission(Generic[R_co]):
             if found is None:
                 raise StorageRequestError(f"submission {self.id} does not exist")
             return await withdraw(tx, found)
-
-
-def settled(records: Sequence[SubmissionRecord]) -> tuple[SubmissionRecord, ...]:
-    """Those that will not change any more (S5)."""
-    return tuple(r for r in records if not isinstance(r.state, Queued | Placed))

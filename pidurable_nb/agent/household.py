@@ -11,7 +11,6 @@ from pidurable_nb.agent import inbox, interrupting, live
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.snapshot import LiveRun
 from pidurable_nb.ids import ConversationId, Json
-from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import ConversationScope
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord, SubmissionRecord
@@ -103,14 +102,3 @@ def _end_slot(draft: dict[str, Json], task: TaskRecord) -> None:
             draft["compactions"] = kept
         else:
             draft.pop("compactions", None)
-
-
-def reason_of(task: TaskRecord) -> tuple[str, Json]:
-    """Why the inputs of a run are unanswered when the engine itself ended it (S2)."""
-    match task.outcome:
-        case stored.Faulted(error=error):
-            return "faulted", error.message
-        case stored.Orphaned(reason=reason):
-            return reason, None
-        case _:
-            return "aborted", None

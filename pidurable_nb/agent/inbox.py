@@ -15,7 +15,6 @@ from pidurable_nb.ids import ABSENT, Absent, ConversationId, Json, JsonObject, S
 from pidurable_nb.records.strict import same
 from pidurable_nb.records.transcript import (
     EntryRecord,
-    Placed,
     Queued,
     SubmissionRecord,
     Unanswered,
@@ -192,12 +191,3 @@ async def withdraw_inputs(tx: Transaction, conversation: ConversationId, queued:
     box["items"] = [item for item in items_of(box) if item.get("id") not in gone]
     for record in inputs:
         tx.put_submission(replace(record, state=Unanswered(reason="aborted")))
-
-
-async def settle_inputs(
-    tx: Transaction, records: Sequence[SubmissionRecord], *, reason: str, detail: Json = None
-) -> None:
-    """The run that had these inputs ended without an answer: they are unanswered, with its reason (S2)."""
-    for record in records:
-        if isinstance(record.state, Placed):
-            tx.put_submission(replace(record, state=Unanswered(reason=reason, detail=detail, entry=record.state.entry)))

@@ -16,7 +16,7 @@ from pidurable_nb.engine.registry import Blocked, Code, Fit
 from pidurable_nb.engine.snapshot import LiveRun, View, ancestors, holds_failure
 from pidurable_nb.engine.transition import KeptFault, Reopen, advance, kept_fault
 from pidurable_nb.errors import IllegalTransition
-from pidurable_nb.ids import ConversationId, TaskId
+from pidurable_nb.ids import TaskId
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 
@@ -341,9 +341,3 @@ def conversation_cancelled(view: View, owner: TaskId | None, marked: frozenset[T
     if is_cancelled(view, owner, marked):
         return owner
     return None if view.background(owner) else cancelled_above(view, owner, marked)
-
-
-def run_of(view: View, conversation: ConversationId) -> TaskId | None:
-    """The task in charge of the conversation's run; None when it is idle."""
-    run = view.run(conversation)
-    return run.task if run is not None else None

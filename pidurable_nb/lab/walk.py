@@ -19,7 +19,7 @@ from pidurable_nb.agent.settings import Settings
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.ids import Json, Seq, TaskId
+from pidurable_nb.ids import Seq, TaskId
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.rows import inline, row_of_storage
 from pidurable_nb.lab.world import SimulatedCrash
@@ -91,7 +91,6 @@ class Gatekeeper:
         self.given: list[Answer] = []
         self.rows: list[str] = []
         self.seq: Seq | None = None
-        self.after: list[Mark] = []
         self.choice: Choice = "auto"
         self.told = ""
         self.died = False
@@ -104,9 +103,7 @@ class Gatekeeper:
         return (*self.given, *self._answers)
 
     async def reach(self, mark: Mark) -> None:
-        if mark.edge == "after":
-            self.after.append(mark)
-        elif mark.what in _GATED:
+        if mark.edge == "before" and mark.what in _GATED:
             await self._wait(mark)
 
     def note(self, mark: Mark) -> None:
@@ -237,7 +234,7 @@ class Walk:
         keeper = self.gatekeeper
         while keeper.waiting and not keeper.died:
             gate = keeper.waiting.pop(0)
-            keeper.rows, keeper.after, keeper.seq, keeper.choice = [], [], None, choice
+            keeper.rows, keeper.seq, keeper.choice = [], None, choice
             gate.open.set_result(None)
             self._run()
             if gate.mark.what == "effect" or keeper.rows:
@@ -333,11 +330,3 @@ def _effect_text(mark: Mark, keeper: Gatekeeper) -> str:
             return f"Assumed to have happened: {mark.name}."
         case _:
             return f"The outside is asked: {mark.name}."
-
-
-def value_of(answer: Answer) -> Json | str:
-    """What an effect gave, for showing."""
-    if answer.error is not None:
-        return f"{type(answer.error).__name__}: {answer.error}"
-    value = answer.value
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)
