@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from pidurable_nb.agent.conversation import Conversation, Submission
+    from pidurable_nb.agent.call import Call
+    from pidurable_nb.agent.configuring import AgentChange
+    from pidurable_nb.agent.conversation import Conversation
+    from pidurable_nb.agent.extension import Extension
     from pidurable_nb.agent.harness import Harness
     from pidurable_nb.agent.settings import Settings
+    from pidurable_nb.agent.submission import Answered, Submission
     from pidurable_nb.engine.phase import (
         Aborted,
         Done,
@@ -39,18 +43,25 @@ if TYPE_CHECKING:
         TaskFailed,
         TaskFaulted,
         TaskOrphaned,
+        ToolError,
     )
     from pidurable_nb.ids import Json
     from pidurable_nb.records.transcript import Unanswered, Written
     from pidurable_nb.session.documents import Document
+    from pidurable_nb.tools.output import Output
+    from pidurable_nb.tools.tool import tool
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aborted",
+    "AgentChange",
+    "Answered",
+    "Call",
     "Conversation",
     "Document",
     "Done",
+    "Extension",
     "Failed",
     "Faulted",
     "Harness",
@@ -58,6 +69,7 @@ __all__ = [
     "Json",
     "Orphaned",
     "Outcome",
+    "Output",
     "Phase",
     "PidurableError",
     "Runtime",
@@ -72,18 +84,27 @@ __all__ = [
     "TaskOrphaned",
     "TaskRef",
     "TaskTx",
+    "ToolError",
     "Tx",
     "Unanswered",
     "Waiting",
     "Written",
     "__version__",
     "stored",
+    "tool",
 ]
 
 
 _ROOMS = {
     "Conversation": "pidurable_nb.agent.conversation",
-    "Submission": "pidurable_nb.agent.conversation",
+    "Submission": "pidurable_nb.agent.submission",
+    "Answered": "pidurable_nb.agent.submission",
+    "Call": "pidurable_nb.agent.call",
+    "AgentChange": "pidurable_nb.agent.configuring",
+    "Extension": "pidurable_nb.agent.extension",
+    "Output": "pidurable_nb.tools.output",
+    "tool": "pidurable_nb.tools.tool",
+    "ToolError": "pidurable_nb.errors",
     "Harness": "pidurable_nb.agent.harness",
     "Settings": "pidurable_nb.agent.settings",
     "Aborted": "pidurable_nb.engine.phase",

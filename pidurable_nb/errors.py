@@ -30,6 +30,8 @@ PidurableError
 +- RequestConflict              one request id, two types of submission (S1)
 +- WrongLoop                    called from another event loop than the harness's
 +- ToolError                    raised by a tool to answer with an error
++- ToolRefused                  a function that cannot be a tool; refused when defined
++- InvalidArguments             arguments that a tool does not take; the message is for the model
 +- TaskEnded                    a task ended without a result
    +- TaskFailed  +- TaskAborted  +- TaskFaulted  +- TaskOrphaned
 """
@@ -200,6 +202,18 @@ class WrongLoop(PidurableError):
 
 class ToolError(PidurableError):
     """Raised by a tool: the model gets this text as an error result (E4)."""
+
+
+class ToolRefused(PidurableError, TypeError):
+    """A function or a setting that cannot make a tool; refused where it is defined."""
+
+
+class InvalidArguments(PidurableError):
+    """Arguments that do not fit a tool. The message lists every wrong field, in words for the model."""
+
+    def __init__(self, message: str, *, tool: str) -> None:
+        super().__init__(message)
+        self.tool = tool
 
 
 class TaskEnded(PidurableError):

@@ -44,7 +44,9 @@ class SessionSubject:
 
 
 Subject: TypeAlias = TaskSubject | ConversationSubject | SubmissionSubject | SessionSubject
-What: TypeAlias = Literal["reserve", "phase", "memo", "commit", "effect", "publish", "open", "reconcile", "outcome"]
+What: TypeAlias = Literal[
+    "reserve", "phase", "memo", "commit", "effect", "chunk", "publish", "open", "reconcile", "outcome"
+]  # fmt: skip
 Edge: TypeAlias = Literal["before", "after"]
 
 
@@ -72,7 +74,7 @@ class Probe(Protocol):
 
     @property
     def one_by_one(self) -> bool:
-        """True when every commit is to be a group of its own and every reservation a commit of its own."""
+        """True when every commit is to be a group of its own, and reservations are not made several at a time."""
         ...
 
     async def reach(self, mark: Mark) -> None:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pidurable_nb.agent.inbox import Match, WriteDraft, admit_write, withdraw
+from pidurable_nb.agent import compacting
+from pidurable_nb.agent.admission import InputDraft, WhenBusy, WriteDraft, admit_input, admit_write
+from pidurable_nb.agent.configuring import AgentChange, configure
+from pidurable_nb.agent.context import Context
 from pidurable_nb.agent.owning import forwarded, owned_loop
+from pidurable_nb.agent.resolution import Agent
+from pidurable_nb.agent.submission import Answered, Submission
+from pidurable_nb.agent.usage import Usage, usage_of
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.tx import Tx
 from pidurable_nb.errors import StorageRequestError
-from pidurable_nb.ids import ABSENT, ROOT, Absent, ConversationId, EntryId, Json, SubmissionId
-from pidurable_nb.probe import ConversationSubject, SubmissionSubject
-from pidurable_nb.records.transcript import (
-    Answered,
-    ConversationRecord,
-    EntryRecord,
-    Placed,
-    Queued,
-    SubmissionRecord,
-    SubmissionStatus,
-    Unanswered,
-    Written,
-)
+from pidurable_nb.ids import ABSENT, ROOT, Absent, ConversationId, EntryId, Json, JsonObject
+from pidurable_nb.probe import ConversationSubject
+from pidurable_nb.records.transcript import ConversationRecord, EntryRecord, Written
 from pidurable_nb.store.storage import Order, Page
 
 if TYPE_CHECKING:
     from pidurable_nb.agent.harness import Harness
 
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True, bound="Answered | Written")
 
 
 class CommitBlock:
@@ -113,14 +109,124 @@ class Conversation:
         """
         if kind.startswith("pi."):
             raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's")
+        return await self._write(WriteDraft(kind=kind, text=text, data=data), request_id)
+
+    async def _write(self, draft: WriteDraft, request_id: str | None) -> Submission[Written]:
+        harness = self._harness
+        engine = harness.engine
+        await engine.kin.know(self.id)
+        modes = harness.settings.queues
+        with engine.runs.launching() as launch:
+            async with engine.session.block(
+                ConversationSubject(self.id), barrier=request_id is not None, conversation=self.id, laws=("S1",)
+            ) as tx:
+                admitted = await admit_write(tx, launch, self.id, draft, request_id=request_id, modes=modes)
+        return Submission(harness, admitted.id, admitted.match)
+
+    @forwarded
+    async def submit(
+        self,
+        content: str | Sequence[JsonObject],
+        *,
+        request_id: str | None = None,
+        when_busy: WhenBusy = "follow_up",
+        kind: str | None = None,
+        data: Json | Absent = ABSENT,
+    ) -> Submission[Answered]:
+        """Say something that is to be answered: text, or blocks of text and images.
+
+        Where a run is active it waits for the next one (`follow_up`), joins after the current tool round (`steer`), or
+        is refused (`reject`) (S3). `kind` and `data` place it as an application's entry instead of `pi.user`.
+
+        Durability: admitted on return; with a `request_id` once, across restarts and races, behind a barrier (S1, E5).
+        Raises ConversationBusy, RequestConflict when the request id was admitted for a write, NotJson.
+        """
+        if kind is not None and kind.startswith("pi."):
+            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's")
+        harness = self._harness
+        engine = harness.engine
+        await engine.kin.know(self.id)
+        draft = InputDraft(content=content, kind=kind, data=data)
+        modes = harness.settings.queues
+        with engine.runs.launching() as launch:
+            async with engine.session.block(
+                ConversationSubject(self.id), barrier=request_id is not None, conversation=self.id, laws=("S1",)
+            ) as tx:
+                admitted = await admit_input(
+                    tx, launch, self.id, draft, request_id=request_id, when_busy=when_busy, modes=modes
+                )
+        return Submission(harness, admitted.id, admitted.match)
+
+    @forwarded
+    async def reset(self, handoff: str | None = None) -> Submission[Written]:
+        """Let the model begin anew from here on, with the `handoff` text; nothing is deleted (V1).
+
+        In a run it takes effect at the next boundary, and ends that run (S4). Durability: admitted on return.
+        """
+        return await self._write(WriteDraft(kind="pi.reset", text=handoff, head="self"), None)
+
+    @forwarded
+    async def compact(self, instructions: str | None = None) -> TaskRef[Json]:
+        """Summarize what is old, beside whatever runs (K1). Its summary is placed like a write, when it is done.
+
+        Durability: the task is stored on return.
+        """
         engine = self._harness.engine
         await engine.kin.know(self.id)
-        draft = WriteDraft(kind=kind, text=text, data=data)
-        subject = ConversationSubject(self.id)
-        barrier = request_id is not None
-        async with engine.session.block(subject, barrier=barrier, conversation=self.id, laws=("S1",)) as tx:
-            admission = await admit_write(tx, self.id, draft, request_id)
-        return Submission(self._harness, admission.id, admission.match)
+        with engine.runs.launching() as launch:
+            async with engine.session.block(ConversationSubject(self.id), conversation=self.id, laws=("K1",)) as tx:
+                return await compacting.start(tx, launch, self.id, "manual", instructions=instructions)
+
+    @forwarded
+    async def configure(self, change: AgentChange) -> None:
+        """Choose model, tools, extensions or instructions of this conversation. It takes effect at the next request.
+
+        Durability: stored on return.
+        """
+        async with self.commit() as tx:
+            await configure(tx.rows, self.id, change)
+
+    @forwarded
+    async def agent(self) -> Agent:
+        """What the conversation works with, resolved now."""
+        return await self._harness.shop.agent(self.id)
+
+    @forwarded
+    async def context(self, *, at: EntryId | None = None) -> Context:
+        """What the model sees, now or as of a visible entry (V2). Raises StorageRequestError for another one."""
+        return await self._harness.shop.contexts.at(self.id, at)
+
+    @forwarded
+    async def usage(self) -> Usage:
+        """What this conversation itself has spent."""
+        return await usage_of(self._harness.engine.session, self.id)
+
+    @forwarded
+    async def abort(self, *, background: bool = False) -> None:
+        """End what runs here: queued inputs are withdrawn, writes stay, and everything owned is aborted first (O2).
+
+        With `background`, work that runs in the background of it too (O3). Returns when all of it has ended.
+        """
+        engine = self._harness.engine
+        await engine.kin.know(self.id)
+        await engine.abort_conversation(self.id, background=background)
+        await self._idle(background=background)
+
+    @forwarded
+    async def wait_idle(self) -> None:
+        """Return when nothing lives here but background work (O3). A blocked, parked or faulted task is live."""
+        await self._harness.engine.kin.know(self.id)
+        await self._idle(background=False)
+
+    async def _idle(self, *, background: bool) -> None:
+        table, session = self._harness.engine.table, self._harness.engine.session
+        while True:
+            async with self._harness.moving() as moved:
+                while table.of_conversation(self.id, background=background):
+                    await moved()
+            await session.settled()  # the table is ahead of what is stored (C2)
+            if not table.of_conversation(self.id, background=background):
+                return
 
     @forwarded
     async def record(self) -> ConversationRecord:
@@ -145,62 +251,13 @@ class Conversation:
         return await session.scan_entries(self.id, limit=limit, first=first, last=last, after=after, order=order)
 
     @forwarded
-    async def fork(self, *, at: EntryId, barrier: bool = False) -> Conversation:
-        """A new conversation that sees this one through the entry `at` (V3).
+    async def fork(self, *, at: EntryId, agent: AgentChange | None = None, barrier: bool = False) -> Conversation:
+        """A new conversation that sees this one through the entry `at` (V3); `agent` is what it does otherwise.
 
         Durability: stored on return. Raises StorageRequestError when the entry is not visible here.
         """
         async with self.commit(barrier=barrier) as tx:
             child = await tx.fork(self.id, at=at)
+            if agent is not None:
+                await configure(tx.rows, child, agent)
         return Conversation(self._harness, child)
-
-
-class Submission(Generic[R_co]):
-    """Something that was asked for. `match` says whether it was admitted now, or how it compares to what was (S1)."""
-
-    def __init__(self, harness: Harness, id: SubmissionId, match: Match = "unknown") -> None:
-        self._harness = harness
-        self.id = id
-        self.match: Match = match
-
-    @property
-    def owning_harness(self) -> Harness:
-        """The harness that this handle belongs to."""
-        return self._harness
-
-    def __repr__(self) -> str:
-        return f"<submission {self.id}>"
-
-    @forwarded
-    async def record(self) -> SubmissionRecord:
-        """The stored record. Raises StorageRequestError when there is none."""
-        found = await self._harness.engine.session.submission(self.id)
-        if found is None:
-            raise StorageRequestError(f"submission {self.id} does not exist")
-        return found
-
-    @forwarded
-    async def status(self) -> SubmissionStatus:
-        """The stored word: queued, placed, done or unanswered (S2)."""
-        return (await self.record()).status
-
-    @forwarded
-    async def wait(self) -> R_co | Unanswered:
-        """How it was settled, when it is (S5). Cancelling the wait withdraws nothing."""
-        state = (await self._harness.settled(self.id)).state
-        match state:
-            case Queued() | Placed():
-                raise StorageRequestError(f"submission {self.id} is not settled")
-            case _:
-                settled: R_co | Unanswered = state  # type: ignore[assignment]  # a write is Written, an input Answered
-                return settled
-
-    @forwarded
-    async def abort(self) -> bool:
-        """Withdraw it while it is queued; False when it was placed or settled already (S2)."""
-        engine = self._harness.engine
-        async with engine.session.block(SubmissionSubject(self.id), laws=("S2",), text="withdrawn") as tx:
-            found = await tx.submission(self.id)
-            if found is None:
-                raise StorageRequestError(f"submission {self.id} does not exist")
-            return await withdraw(tx, found)

@@ -6,36 +6,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from pidurable_nb.agent.conversation import CommitBlock, Conversation, Submission
-from pidurable_nb.agent.household import ConversationRules
+from pidurable_nb.agent.configuring import AgentChange, configure
+from pidurable_nb.agent.conversation import CommitBlock, Conversation
+from pidurable_nb.agent.extension import Extension
+from pidurable_nb.agent.opening import (
+    Durability,
+    Parts,
+    build,
+    extensions_of,
+    models_of,
+    settings_source,
+    storage_of,
+)
 from pidurable_nb.agent.owning import forwarded
-from pidurable_nb.agent.recovery import register
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.settings import Settings, SettingsSource
+from pidurable_nb.agent.submission import Answered, Submission
+from pidurable_nb.agent.usage import Usage, total_usage
+from pidurable_nb.agent.workshop import EnvironmentSource, Workshop
 from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.phase import Outcome, Phase, TaskRef
-from pidurable_nb.engine.registry import Registry
 from pidurable_nb.errors import SessionClosed, SessionFailed, StorageRequestError
 from pidurable_nb.ids import ROOT, ConversationId, EntryId, SubmissionId, TaskId
+from pidurable_nb.models.model import Model
 from pidurable_nb.probe import ConversationSubject
 from pidurable_nb.records.task import Status, TaskRecord
-from pidurable_nb.records.transcript import Answered, ConversationRecord, SubmissionRecord, Written
+from pidurable_nb.records.transcript import ConversationRecord, SubmissionRecord, Written
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.session.documents import Document
 from pidurable_nb.session.session import Session
 from pidurable_nb.store.storage import Storage, TaskQuery
+from pidurable_nb.tools.tool import Tool
 
 if TYPE_CHECKING:
     from pidurable_nb.engine.decide import Verdict
 
 R = TypeVar("R")
 D = TypeVar("D", bound=Document)
-Durability = Literal["kill", "barrier", "power"]
 SETTLED = frozenset({"done", "unanswered"})
 
 
@@ -75,16 +88,24 @@ class Harness:
     error everything raises SessionFailed (F1); after `aclose`, SessionClosed.
     """
 
-    def __init__(self, session: Session, engine: Engine, registry: Registry, settings: Settings) -> None:
+    def __init__(self, session: Session, engine: Engine, shop: Workshop) -> None:
         self.engine = engine
-        self.registry = registry
-        self.settings = settings
+        self.registry = engine.registry
+        self.shop = shop
+        self.shop.conversation = lambda id: Conversation(self, id)
         self.loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[Closed] = self.loop.create_future()
         self._session = session
         self._settlers: dict[SubmissionId, list[asyncio.Future[SubmissionRecord]]] = {}
         self._closing: asyncio.Task[None] | None = None
         session.subscribe(self._follow)
+        self._of_extensions = {task._task for task in shop.extensions.tasks if task._task is not None}
+        self._forget_extensions = shop.extensions.subscribe(self._extensions_changed)
+
+    @property
+    def settings(self) -> Settings:
+        """What the host decides, as of now."""
+        return self.shop.settings()
 
     @property
     def owning_harness(self) -> Harness:
@@ -98,32 +119,41 @@ class Harness:
         store: Path | str | Storage,
         *,
         tasks: Sequence[type[Phase[object]]] = (),
-        settings: Settings | None = None,
+        tools: Sequence[Tool] = (),
+        extensions: Sequence[Extension] = (),
+        models: Sequence[Model] = (),
+        environment: EnvironmentSource | None = None,
+        settings: SettingsSource | None = None,
         durability: Durability = "barrier",
         run: bool = True,
         on_report: Callable[[BaseException], None] | None = None,
     ) -> Opening:
         """Open a store for writing and go on with its work; await it, or enter it.
 
-        A path is a SQLite store, made when there is none. With `run=False` nothing starts before `resume()`.
+        A path is a SQLite store, made when there is none. With `run=False` nothing starts before `resume()`. `tools`
+        are the extension `host`; `models` are found by the names that conversations choose; a conversation that chose
+        none uses the first. `settings` may be a function that gives them, asked whenever they are needed.
 
         Durability: tasks that ran when the last process died are pending and counted (T7); nothing else changed.
-        Raises StoreRefused when the file is no store or another process owns it (F5), DuplicateTask, PhaseRefused.
+        Raises StoreRefused when the file is no store or another process owns it (F5), DuplicateTask, PhaseRefused,
+        ExtensionRefused.
         """
-        chosen = settings if settings is not None else Settings()
+        source = settings_source(settings)
 
         async def opening() -> Harness:
-            registry = Registry()
-            register(registry)
-            for first in tasks:
-                registry.install(first)
-            return await Harness._open(_storage(store, durability), registry, chosen, run, on_report or _swallow)
+            installed = extensions_of(tools, extensions)
+            parts = Parts(tuple(tasks), installed, models_of(models), environment)
+            return await Harness._open(storage_of(store, durability), source, parts, run, on_report or _swallow)
 
         return Opening(opening)
 
     @staticmethod
     async def _open(
-        storage: Storage, registry: Registry, settings: Settings, run: bool, report: Callable[[BaseException], None]
+        storage: Storage,
+        settings: Callable[[], Settings],
+        parts: Parts,
+        run: bool,
+        report: Callable[[BaseException], None],
     ) -> Harness:
         harness: Harness | None = None
 
@@ -132,17 +162,14 @@ class Harness:
                 harness._fail(error)
             report(error)
 
-        session = await Session.open(storage, clock=settings.clock, probe=settings.probe, report=heard)
-        rules = ConversationRules(settings.ids, settings.clock)
-        engine = Engine(
-            session, registry, rules, clock=settings.clock, probe=settings.probe, report=session.report,
-            settings=lambda: settings.engine,
-        )  # fmt: skip
-        harness = Harness(session, engine, registry, settings)
+        first = settings()
+        session = await Session.open(storage, clock=first.clock, probe=first.probe, report=heard)
         try:
+            engine, shop = build(session, settings, parts)
+            harness = Harness(session, engine, shop)
             await engine.open(run=run)
         except BaseException:
-            await harness.aclose()
+            await (harness.aclose() if harness is not None else session.close())
             raise
         return harness
 
@@ -157,6 +184,7 @@ class Harness:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        self._forget_extensions()
         try:
             try:
                 await self.engine.close()
@@ -181,14 +209,16 @@ class Harness:
     # -- conversations -------------------------------------------------------------------------------------------------
 
     @forwarded
-    async def root(self) -> Conversation:
-        """The root conversation, made the first time."""
+    async def root(self, *, agent: AgentChange | None = None) -> Conversation:
+        """The root conversation, made the first time, with these choices of its agent."""
         if await self._session.conversation(ROOT) is None:
             async with self._session.block(ConversationSubject(ROOT), conversation=ROOT) as tx:
                 if await tx.conversation(ROOT) is None:
                     record = ConversationRecord(id=ROOT)
                     tx.put_conversation(record)
                     await self.engine.household.created(tx, record)
+                    if agent is not None:
+                        await configure(tx, ROOT, agent)
         return Conversation(self, ROOT)
 
     @forwarded
@@ -199,10 +229,12 @@ class Harness:
         return Conversation(self, ConversationId(id))
 
     @forwarded
-    async def create(self) -> Conversation:
-        """A new ownerless conversation."""
+    async def create(self, *, agent: AgentChange | None = None) -> Conversation:
+        """A new ownerless conversation, with these choices of its agent."""
         async with CommitBlock(self, None, barrier=False) as tx:
             made = await tx.create_conversation()
+            if agent is not None:
+                await configure(tx.rows, made, agent)
         return Conversation(self, made)
 
     def commit(self, *, barrier: bool = False) -> CommitBlock:
@@ -257,18 +289,60 @@ class Harness:
         """
         await self.engine.retry(ref if isinstance(ref, TaskRef) else TaskRef(TaskId(ref)))
 
-    def install(self, first: type[Phase[object]]) -> None:
-        """Install a task by its first phase, or its new code (T8, T10). Raises DuplicateTask, PhaseRefused."""
-        self.registry.install(first)
+    def install(self, code: type[Phase[object]] | Extension) -> None:
+        """Install a task by its first phase, or an extension, or the new code of either (T8, T10).
 
-    def uninstall(self, task: str) -> None:
-        """Remove a task's code: what is live of it is blocked from its next start on (T8)."""
-        self.registry.uninstall(task)
+        What runs keeps the code that it took; the next phase, call or request uses the new one. May be called from
+        anywhere. Raises DuplicateTask, PhaseRefused, ExtensionRefused.
+        """
+        if isinstance(code, Extension):
+            self.shop.extensions.install(code)
+        else:
+            self.registry.install(code)
+
+    def uninstall(self, name: str | Extension) -> None:
+        """Remove the extension or the task of that name: live tasks without code are blocked from now on (T8)."""
+        found = name.name if isinstance(name, Extension) else name
+        if self.shop.extensions.snapshot().extension(found) is not None:
+            self.shop.extensions.uninstall(found)
+        else:
+            self.registry.uninstall(found)
+
+    def _extensions_changed(self) -> None:
+        """Their tasks are installed with them; calls that a tool's absence holds up are decided again."""
+        wanted = {task._task: task for task in self.shop.extensions.tasks if task._task is not None}
+        for gone in self._of_extensions - wanted.keys():
+            self.registry.uninstall(gone)
+        for task in wanted.values():
+            self.registry.install(task)
+        self._of_extensions = set(wanted)
 
     @forwarded
     async def wait_idle(self) -> None:
         """Return when no task lives but background work (O3). A blocked, parked or faulted task is live."""
         await self.engine.answers.idle()
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Gives what returns after the next commit. Raises SessionClosed or SessionFailed when there will be none."""
+        moved = asyncio.Event()
+        dispose = self._session.subscribe(lambda changes: moved.set())
+        self.closed.add_done_callback(lambda closed: moved.set())
+
+        async def wait() -> None:
+            self._session.admit()
+            await moved.wait()
+            moved.clear()
+
+        try:
+            yield wait
+        finally:
+            dispose()
+
+    @forwarded
+    async def usage(self) -> Usage:
+        """What all conversations of the store have spent."""
+        return await total_usage(self._session)
 
     @forwarded
     async def verdicts(self) -> tuple[Verdict, ...]:
@@ -331,11 +405,3 @@ class Harness:
 
 def _swallow(error: BaseException) -> None:
     """Nobody asked for reports; every error still reaches whoever waits for its task."""
-
-
-def _storage(store: Path | str | Storage, durability: Durability) -> Storage:
-    if isinstance(store, str | Path):
-        from pidurable_nb.store.sqlite import SqliteStorage  # aiosqlite loads when it is used
-
-        return SqliteStorage(Path(store), durability=durability)
-    return store

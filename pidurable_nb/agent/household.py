@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pidurable_nb.agent import inbox, interrupting, live
+from pidurable_nb.agent import compacting_state, interrupting, live, withdrawing
+from pidurable_nb.agent.boundary import items_of
+from pidurable_nb.agent.ending import end_unanswered
+from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.clock import Clock
+from pidurable_nb.engine.runtime import Runtime
 from pidurable_nb.engine.snapshot import LiveRun
 from pidurable_nb.ids import ConversationId, Json
+from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import ConversationScope
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord, SubmissionRecord
@@ -25,9 +30,10 @@ PAGE = 200
 class ConversationRules:
     """What every conversation has and owes (V3, S2, S4)."""
 
-    def __init__(self, ids: live.Ids, clock: Clock) -> None:
+    def __init__(self, ids: live.Ids, clock: Clock, shop: Workshop) -> None:
         self._ids = ids
         self._clock = clock
+        self.shop = shop
 
     async def created(self, tx: Transaction, record: ConversationRecord) -> None:
         """The documents of a new conversation, in the order of the format. A fork has its `pi.agent` already."""
@@ -51,7 +57,7 @@ class ConversationRules:
         self, tx: Transaction, conversation: ConversationId, queued: tuple[SubmissionRecord, ...]
     ) -> None:
         """S4: a conversation that is cancelled from above gives up its queued inputs."""
-        await inbox.withdraw_inputs(tx, conversation, queued)
+        await withdrawing.withdraw_inputs(tx, conversation, queued)
 
     async def settle(self, tx: Transaction, task: TaskRecord) -> None:
         """The engine wrote this outcome: settle the run, the slot or the compaction that it was for."""
@@ -60,20 +66,38 @@ class ConversationRules:
         draft = await tx.edit(live.LIVE, live.at(live.LIVE, task.conversation))
         run = draft.get("run")
         if isinstance(run, Mapping) and run.get("taskId") == task.id:
-            for member in ("run", "generation", "tools"):
-                draft.pop(member, None)
-        _end_slot(draft, task)
+            reason, detail = _why(task)
+            await end_unanswered(tx, task.conversation, reason, detail)
+            await self.run_failed(tx, task.conversation)
+        if task.kind == "pi.tool":
+            for member in live.SLOTS:
+                slot = live.slot_of(draft, task.id, member)
+                if slot is not None:
+                    slot["status"] = "done"
+        if task.kind == "pi.compaction":
+            compacting_state.remove(draft, task.id)
+
+    async def run_failed(self, tx: Transaction, conversation: ConversationId) -> None:
+        """S4: a run ended without an answer; its queue stays, unless the host wants it withdrawn."""
+        if self.shop.settings().after_failed_run != "withdraw":
+            return
+        inbox = await tx.read(live.INBOX, live.at(live.INBOX, conversation))
+        records = [await tx.peek_submission(item.id) for item in items_of(inbox)]
+        waiting = [record for record in records if record is not None]
+        await withdrawing.withdraw_inputs(tx, conversation, waiting, "run_failed")
 
     def can_interrupt(self, record: TaskRecord) -> bool:
-        """A model's cut call can be settled from what is stored."""
+        """Whether a cut call can be settled from what is stored."""
         return interrupting.can_interrupt(record)
 
     async def interrupt(self, tx: Transaction, record: TaskRecord) -> None:
-        """E3: the model is told that its call was cut off."""
+        """E3: whoever asked is told that the call was cut off."""
         await interrupting.interrupt(tx, record)
 
     async def live_run(self, session: Session, conversation: ConversationId) -> LiveRun | None:
         """What `pi.live` says, as stored."""
+        agent = await session.snapshot(live.AGENT, live.at(live.AGENT, conversation))
+        self.shop.states[conversation] = agent if agent is not None else {}
         address = live.at(live.LIVE, conversation)
         record = await session.document_record(address)
         if record is None:
@@ -82,23 +106,37 @@ class ConversationRules:
 
     def live_run_of(self, changes: Changes) -> dict[ConversationId, LiveRun]:
         """What `pi.live` became in this commit."""
-        return {
-            change.record.scope.conversation: live.live_run(change.record.id, change.value)
-            for change in changes.documents
-            if change.record.kind == live.LIVE.kind and isinstance(change.record.scope, ConversationScope)
-        }
+        found: dict[ConversationId, LiveRun] = {}
+        for change in changes.documents:
+            if isinstance(change.record.scope, ConversationScope):
+                here = change.record.scope.conversation
+                if change.record.kind == live.LIVE.kind:
+                    found[here] = live.live_run(change.record.id, change.value)
+                elif change.record.kind == live.AGENT.kind:
+                    self.shop.states[here] = change.value if change.value is not None else {}
+        return found
 
 
-def _end_slot(draft: dict[str, Json], task: TaskRecord) -> None:
-    """A tool's slot is done without an entry; a compaction's status goes."""
-    tools, compactions = draft.get("tools"), draft.get("compactions")
-    if isinstance(tools, list):
-        for slot in tools:
-            if isinstance(slot, dict) and slot.get("taskId") == task.id and task.kind == "pi.tool":
-                slot["status"] = "done"
-    if isinstance(compactions, list) and task.kind == "pi.compaction":
-        kept = [c for c in compactions if not (isinstance(c, Mapping) and c.get("taskId") == task.id)]
-        if kept:
-            draft["compactions"] = kept
-        else:
-            draft.pop("compactions", None)
+def shop_of(rt: Runtime) -> Workshop:
+    """What the built-in tasks of this harness work with."""
+    rules = rt.engine.household
+    assert isinstance(rules, ConversationRules)
+    return rules.shop
+
+
+def rules_of(rt: Runtime) -> ConversationRules:
+    """The rules that this harness's conversations follow."""
+    rules = rt.engine.household
+    assert isinstance(rules, ConversationRules)
+    return rules
+
+
+def _why(task: TaskRecord) -> tuple[str, Json]:
+    """S2: the reason that the inputs of a run get which the engine ended."""
+    match task.outcome:
+        case stored.Faulted(error=error):
+            return "faulted", error.message
+        case stored.Orphaned(reason=reason):
+            return reason, None
+        case _:
+            return "faulted", None

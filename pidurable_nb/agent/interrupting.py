@@ -7,89 +7,93 @@ call's task ends failed. Nobody can say whether the tool had its effect; the res
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from pidurable_nb.agent import live
+from pidurable_nb.agent.nesting import forget_nested, store_nested
+from pidurable_nb.agent.results import Ending, append_result, partial_output
+from pidurable_nb.agent.stored_call import NestedCall
 from pidurable_nb.engine.transition import Finish, Reserve, advance
-from pidurable_nb.ids import EntryId, Json, JsonObject
+from pidurable_nb.ids import EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records import task as stored
+from pidurable_nb.records.message import ToolCall, calls_of
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.transaction import Transaction
 
-Severity = Literal["info", "warn", "error"]
-
 
 def can_interrupt(record: TaskRecord) -> bool:
-    """Whether a cut call can be settled from what is stored: a model's call is; a nested one belongs to its caller."""
-    input = record.input
-    return (
-        record.kind == "pi.tool"
-        and isinstance(input, Mapping)
-        and isinstance(input.get("callId"), str)
-        and isinstance(input.get("assistant"), int)
-    )
+    """Whether a cut call can be settled from what is stored: its input names a call."""
+    return record.kind == "pi.tool" and (_asked(record) is not None or _nested(record) is not None)
 
 
 async def interrupt(tx: Transaction, record: TaskRecord) -> None:
     """Write the interrupted result, close the call's slot, and end its task, all in this block (E3, O6)."""
-    assert isinstance(record.input, Mapping)
-    call = str(record.input["callId"])
-    assistant = await tx.entry(EntryId(int(str(record.input["assistant"]))))
+    nested = _nested(record)
+    if nested is not None:
+        await _interrupt_nested(tx, record, nested)
+        return
+    asked = _asked(record)
+    assert asked is not None
+    assistant, call = asked
+    entry = await tx.entry(assistant)
     draft = await tx.edit(live.LIVE, live.at(live.LIVE, record.conversation))
     slot = _slot(draft, call)
-    name = str(slot.get("name") or _called(assistant.model if assistant is not None else None, call) or "tool")
-    message = f"{name} was cut off by a crash and may have run in part; it was not run again"
-    diagnostics: list[Json] = [*_items(slot.get("diagnostics")), _diagnostic("error", "interrupted", message)]
-    result: dict[str, Json] = {
-        "role": "toolResult",
-        "toolCallId": call,
-        "toolName": name,
-        "content": _content(slot.get("output"), diagnostics),
-        "isError": True,
-        "timestamp": tx.now_ms(),
-    }
-    if "details" in slot:
-        result["details"] = slot["details"]
-    entry = tx.append(
-        "pi.tool-result", model=(result,), data={"diagnostics": diagnostics}, conversation=record.conversation
-    )
+    named = slot.get("name")
+    name = named if isinstance(named, str) else _called(entry.model if entry is not None else None, call) or "tool"
+    ending = _cut(name, slot)
+    result = append_result(tx, record.conversation, ToolCall(id=call, name=name, arguments={}), ending)
     for member in ("output", "droppedBytes", "droppedLines", "details", "diagnostics"):
         slot.pop(member, None)
-    slot.update({"status": "done", "entry": entry})
-    outcome = stored.Failed(error=stored.TaskError(message=message), result={"kind": "model", "entryId": entry})
+    slot.update({"status": "done", "entry": result})
+    forget_nested(draft, record.id)
+    _end(tx, record, ending, {"kind": "model", "entryId": result})
+
+
+async def _interrupt_nested(tx: Transaction, record: TaskRecord, nested: NestedCall) -> None:
+    draft = await tx.edit(live.LIVE, live.at(live.LIVE, record.conversation))
+    ending = _cut(nested.call.name, live.slot_of(draft, record.id, "nestedTools") or {})
+    await store_nested(tx, record.id, record.conversation, nested, ending)
+    _end(tx, record, ending, {"kind": "nested"})
+
+
+def _cut(name: str, slot: JsonObject) -> Ending:
+    output, details, said = partial_output(slot)
+    text = f"{name} was cut off by a crash and may have run in part; it was not run again"
+    return Ending.error("interrupted", text, outcome="failed", output=output, details=details, diagnostics=said)
+
+
+def _end(tx: Transaction, record: TaskRecord, ending: Ending, result: JsonObject) -> None:
+    outcome = stored.Failed(error=stored.TaskError(message=ending.text), result=result)
     running = advance(record, Reserve(), now_ms=tx.now_ms())
     tx.put_task(advance(running, Finish(outcome, drained=True), now_ms=tx.now_ms()))
+
+
+def _asked(record: TaskRecord) -> tuple[EntryId, str] | None:
+    match record.input:
+        case {"callId": str(call), "assistant": int(assistant)}:
+            return EntryId(assistant), call
+        case _:
+            return None
+
+
+def _nested(record: TaskRecord) -> NestedCall | None:
+    match record.input:
+        case {"kind": "nested", "parent": int(parent), "parentCallId": str(above), "key": str(key), "call": call}:
+            found = calls_of({"content": [{**call, "type": "toolCall"}]}) if isinstance(call, Mapping) else ()
+            if found:
+                return NestedCall(call=found[0], parent=TaskId(parent), parent_call=above, key=key, progress=True)
+    return None
 
 
 def _slot(draft: dict[str, Json], call: str) -> dict[str, Json]:
     """The call's slot in the draft; one of its own, which is dropped, where the document has none."""
     tools = draft.get("tools")
-    if isinstance(tools, list):
-        for slot in tools:
-            if isinstance(slot, dict) and slot.get("callId") == call:
-                return slot
+    for slot in tools if isinstance(tools, list) else ():
+        if isinstance(slot, dict) and slot.get("callId") == call:
+            return slot
     return {}
 
 
 def _called(messages: Sequence[JsonObject] | None, call: str) -> str | None:
     """The name of the tool that the assistant called."""
-    for message in messages or ():
-        for block in _items(message.get("content")):
-            if isinstance(block, Mapping) and block.get("type") == "toolCall" and block.get("id") == call:
-                name = block.get("name")
-                return name if isinstance(name, str) else None
-    return None
-
-
-def _content(output: Json, diagnostics: Sequence[Json]) -> list[Json]:
-    kept: list[Json] = [{"type": "text", "text": output}] if isinstance(output, str) and output else []
-    lines = [f"[{item.get('severity')}] {item.get('message')}" for item in diagnostics if isinstance(item, Mapping)]
-    return [*kept, {"type": "text", "text": "\n".join(("<harness>", *lines, "</harness>"))}]
-
-
-def _diagnostic(severity: Severity, code: str, message: str) -> JsonObject:
-    return {"severity": severity, "code": code, "message": message}
-
-
-def _items(value: Json) -> Sequence[Json]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    found = (one.name for message in messages or () for one in calls_of(message) if one.id == call)
+    return next(found, None)

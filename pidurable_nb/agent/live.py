@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.snapshot import LiveRun
@@ -81,6 +81,10 @@ PROVIDER = _definition("pi.provider", {"sessionId": ""}, _always)
 AGENT = _definition("pi.agent", {}, _always, history="rewindable", fork="as_of")
 
 
+SLOTS: Final[tuple[Literal["tools"], Literal["nestedTools"]]] = ("tools", "nestedTools")
+"""The members of `pi.live` that list calls."""
+
+
 def at(definition: Definition, conversation: ConversationId) -> Address:
     """The address of a conversation's document."""
     return Address(definition.kind, ConversationScope(conversation))
@@ -113,6 +117,17 @@ def _tools(value: JsonObject) -> Mapping[TaskId, str]:
             if isinstance(slot, Mapping) and isinstance(slot.get("taskId"), int) and isinstance(slot.get("name"), str):
                 found[TaskId(int(str(slot["taskId"])))] = str(slot["name"])
     return found
+
+
+def slot_of(
+    draft: dict[str, Json], task: TaskId, member: Literal["tools", "nestedTools"] = "tools"
+) -> dict[str, Json] | None:
+    """The slot of a call in a draft of `pi.live`, to be changed there."""
+    slots = draft.get(member)
+    for slot in slots if isinstance(slots, list) else ():
+        if isinstance(slot, dict) and slot.get("taskId") == task:
+            return slot
+    return None
 
 
 def busy(live: JsonObject | None) -> bool:

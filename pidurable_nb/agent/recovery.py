@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.registry import BuiltIn, Code, Fit, Refined, Registry, Upgrade
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.records import task as stored
@@ -97,13 +98,20 @@ KNOWN: Final[Mapping[str, Known]] = {
 """The kinds of this package by name."""
 
 
+NO_CODE: Final[Mapping[str, PhaseClass]] = {}
+
+
 def register(
     registry: Registry,
     *,
     current_replay: CurrentReplay = stored_replay,
     hooked: Callable[[TaskRecord], bool] = lambda record: False,
+    firsts: Mapping[str, PhaseClass] = NO_CODE,
 ) -> None:
-    """Make the built-in kinds known to a registry. `hooked`: whether hooks of the user's run inside such a task."""
+    """Make the built-in kinds known to a registry. `hooked`: whether hooks of the user's run inside such a task.
+
+    `firsts` is their code, by their first phases, where it is to run.
+    """
     for kind, known in KNOWN.items():
         registry.register_builtin(
             kind,
@@ -112,6 +120,7 @@ def register(
             known.upgrade,
             hooked=hooked,
             was_safe=was_safe,
+            first=firsts.get(kind),
         )
 
 

@@ -244,11 +244,14 @@ class TaskDefinition:
         match outcome:
             case Done(result=result):
                 return stored.Completed(result=self.result_shape.encode(result, at=f"{self.name}: Done.result"))
-            case Failed(message=message, detail=detail):
-                text = _text(message, "Failed.message")
-                return stored.Failed(error=stored.TaskError(message=text, detail=detach(detail, at="Failed.detail")))
-            case Aborted(reason=reason):
-                return stored.Aborted(reason=None if reason is None else _text(reason, "Aborted.reason"))
+            case Failed(message=message, detail=detail, result=left):
+                error = stored.TaskError(
+                    message=_text(message, "Failed.message"), detail=detach(detail, at="Failed.detail")
+                )
+                return stored.Failed(error=error, result=detach(left, at="Failed.result"))
+            case Aborted(reason=reason, result=left):
+                text = None if reason is None else _text(reason, "Aborted.reason")
+                return stored.Aborted(reason=text, result=detach(left, at="Aborted.result"))
 
     def decode_outcome(self, outcome: stored.Outcome) -> Outcome[object]:
         """The outcome that was stored. Raises: DoesNotFit for a result of another type."""
@@ -275,10 +278,10 @@ def decode_outcome(
     match outcome:
         case stored.Completed(result=value):
             return Done(result.decode(value, at=at))
-        case stored.Failed(error=error):
-            return Failed(error.message, freeze(error.detail))
-        case stored.Aborted(reason=reason):
-            return Aborted(reason)
+        case stored.Failed(error=error, result=left):
+            return Failed(error.message, freeze(error.detail), result=freeze(left))
+        case stored.Aborted(reason=reason, result=left):
+            return Aborted(reason, result=freeze(left))
         case stored.Orphaned(reason=reason):
             return Orphaned(reason)
         case stored.Faulted(error=error):

@@ -6,8 +6,7 @@ It ties the table of live tasks, the scheduler that acts on verdicts, and the in
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,11 +15,11 @@ from pidurable_nb.engine.answers import Answers
 from pidurable_nb.engine.candidates import Candidates
 from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.household import Household
-from pidurable_nb.engine.invocation import Invocation
 from pidurable_nb.engine.kin import Kin
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.reading import D, read_document
 from pidurable_nb.engine.registry import Code, Fits, Registry, TaskDefinition
+from pidurable_nb.engine.running import Running
 from pidurable_nb.engine.scheduler import Scheduler
 from pidurable_nb.engine.snapshot import ancestors
 from pidurable_nb.engine.table import TaskTable
@@ -34,7 +33,7 @@ from pidurable_nb.errors import (
     StorageRequestError,
 )
 from pidurable_nb.ids import ConversationId, EntryId, TaskId
-from pidurable_nb.probe import Probe, SessionSubject, TaskSubject
+from pidurable_nb.probe import ConversationSubject, Probe, SessionSubject, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.changes import Changes
@@ -42,10 +41,6 @@ from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
 
 R = TypeVar("R")
-CANCELLATIONS = 3
-"""How often code is cancelled when everything is closed; legitimate work in a `finally` gets PATIENCE_S before it is
-cut by the second."""
-PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +72,7 @@ class Engine:
         self.clock = clock
         self.probe = probe
         self.report = report
-        self._settings = settings
+        self.settings = settings
         self.opening = session.opened.opening
         self.origin = session.opened.origin
         self.table = TaskTable(self.opening)
@@ -85,9 +80,7 @@ class Engine:
         self.scheduler = Scheduler(self)
         self._candidates = Candidates(self)
         self._stored: dict[TaskId, TaskRecord] = {}
-        self._reserved: dict[TaskId, Verdict] = {}
-        self._invocations: dict[TaskId, Invocation] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self.runs = Running(self)
         self.waits = Waits()
         self.answers = Answers(self)
         self._freeing: set[TaskId] = set()
@@ -99,7 +92,7 @@ class Engine:
 
     @property
     def policy(self) -> Policy:
-        return self._settings().policy
+        return self.settings().policy
 
     @property
     def one_by_one(self) -> bool:
@@ -108,12 +101,6 @@ class Engine:
     def stored_task(self, id: TaskId) -> TaskRecord | None:
         """The live task as it is stored, which staged commits have not changed yet (C2, C8)."""
         return self._stored.get(id)
-
-    def invocation(self, id: TaskId) -> Invocation | None:
-        return self._invocations.get(id)
-
-    def reserving(self, id: TaskId) -> bool:
-        return id in self._reserved
 
     def startable(self, phase: Phase[object]) -> TaskDefinition:
         """The definition with which a task can begin at `phase`. Raises UnknownPhase."""
@@ -205,11 +192,13 @@ class Engine:
             self.table.set_run(conversation_id, run)
         for ended in self._candidates.take_ended():
             self.table.learn_ended(ended)
+        self.runs.staged(changes)
         for id, change in changes.tasks.items():
             before, after = self.table.live_task(id), change.after
             above = tuple(ancestors(self.table, id)) if not after.live else ()  # before the table forgets them
             self.table.put(after)
-            if id in self._invocations and isinstance(after.state, stored.Running) and not after.abort_requested:
+            runs = self.runs.invocation(id) is not None and isinstance(after.state, stored.Running)
+            if runs and not after.abort_requested:
                 self.scheduler.progressed(after)  # its own code goes on; there is nothing to decide
             else:
                 self.scheduler.touch_around(before, after, above)
@@ -224,84 +213,14 @@ class Engine:
             else:
                 self._stored.pop(id, None)
                 self.waits.tell(id)
+        self.runs.stored(changes)
         if self.table.idle:
             self.waits.tell_idle()
 
     def failed(self, error: SessionFailed) -> None:
         """F1: every wait ends with the cause, and running code is cancelled."""
-        for invocation in list(self._invocations.values()):
-            invocation.stop()
+        self.runs.stop()
         self.waits.end(error)
-
-    # -- running code --------------------------------------------------------------------------------------------------
-
-    def reserve(self, verdict: Verdict) -> None:
-        """T2: this verdict's code starts when the reservation is stored."""
-        self._reserved[verdict.id] = verdict
-
-    def start_reserved(self, ids: Sequence[TaskId]) -> None:
-        """The reservations are stored: start their code, in order."""
-        for id in ids:
-            verdict = self._reserved.pop(id, None)
-            record = self.table.live_task(id)
-            if verdict is None or record is None or self.over:
-                continue
-            fit, aborting = verdict.facts.fit, verdict.name == "abort"
-            marked = record.abort_requested and not aborting  # since it was reserved: none of its phases runs
-            if not isinstance(fit, Fits) or not isinstance(record.state, stored.Running) or marked:
-                self.scheduler.touch(id)
-                continue
-            self._invocations[id] = invocation = Invocation(self, record, fit.definition, aborting=aborting)
-            task = invocation.start()
-            self._running.add(task)
-            task.add_done_callback(functools.partial(self._invocation_done, invocation))
-            self.scheduler.started(id)
-
-    def forget_reserved(self, ids: Iterable[TaskId]) -> None:
-        """Their reservation was not stored."""
-        for id in ids:
-            self._reserved.pop(id, None)
-
-    def invocation_over(self, invocation: Invocation) -> None:
-        """The code of a task has returned for good; decide the task again."""
-        if self._invocations.get(invocation.id) is invocation:
-            del self._invocations[invocation.id]
-            self.scheduler.touch(invocation.id)
-
-    def _invocation_done(self, invocation: Invocation, task: asyncio.Task[None]) -> None:
-        """Also for one that was stopped before its first step, where none of its own code runs."""
-        self._running.discard(task)
-        self.invocation_over(invocation)
-        if not task.cancelled() and (crash := task.exception()) is not None:
-            self._end(crash)
-
-    def _end(self, crash: BaseException) -> None:
-        """No Exception gets here: whoever raised it, in code or in a probe, wants no more of this life (F1)."""
-        if self.session.failed is None:
-            self.session.report(self.session.crash(crash))
-
-    def give_time(self, over: Callable[[], None]) -> asyncio.Task[None]:
-        """T9: call `over` when the time that a suspect has for progress has passed."""
-
-        async def wait() -> None:
-            due = self.clock.now_ms() + self._settings().suspect_ms
-            while self.clock.now_ms() < due:
-                await self.clock.sleep_until(due)
-            over()
-
-        return self.spawn(wait(), "time of a suspect")
-
-    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Run something of the engine's own until it ends or everything is closed."""
-        task = asyncio.create_task(work, name=name)
-        self._running.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self.over:
-            self.report(error)
 
     # -- what a harness asks -------------------------------------------------------------------------------------------
 
@@ -331,6 +250,17 @@ class Engine:
             raise StorageRequestError(f"task {ref.id} does not exist")
         return False
 
+    async def abort_conversation(self, id: ConversationId, *, background: bool) -> None:
+        """Mark what runs in a conversation for abort, and withdraw its queued inputs (O2, O3, S4)."""
+        text = "the conversation is aborted"
+        async with self.session.block(ConversationSubject(id), laws=("O2", "S4"), text=text, conversation=id) as tx:
+            queued = await self.household.queued(tx, id)
+            for task in self.table.of_conversation(id, background=background):
+                record = self.table.live_task(task)
+                if record is not None and not record.abort_requested:
+                    tx.put_task(advance(record, Mark(), now_ms=tx.now_ms()))
+            await self.household.withdraw(tx, id, queued)
+
     async def retry(self, ref: TaskRef[object]) -> None:
         """Let a parked or faulted task go on (T9, T11). Raises StorageRequestError when it is not live.
 
@@ -351,10 +281,6 @@ class Engine:
         """What would happen to every live task, as decided now."""
         return tuple(decide_tasks(self.table, self.code, self.policy, self.clock.now_ms()).values())
 
-    def active(self) -> frozenset[TaskId]:
-        """The tasks whose code runs."""
-        return frozenset(self._invocations)
-
     # -- code (T8, T10, T11) -------------------------------------------------------------------------------------------
 
     def _code_changed(self, kinds: frozenset[str]) -> None:
@@ -373,7 +299,7 @@ class Engine:
         kept = [record.id for record in concerned if self.rests(record)]
         if kept:
             self._freeing.update(kept)
-            self.spawn(self._free(kept), "free kept faults")
+            self.runs.spawn(self._free(kept), "free kept faults")
 
     async def _free(self, ids: Sequence[TaskId]) -> None:
         """T11: a re-install of its code frees a kept task."""
@@ -404,7 +330,7 @@ class Engine:
         self._unsubscribe()
         self.scheduler.stop()
         try:
-            await self._stop_code()
+            await self.runs.end()
             if self.session.failed is None:
                 await self._write_back()
         except (SessionFailed, StorageError):
@@ -412,19 +338,6 @@ class Engine:
         finally:
             failed = self.session.failed
             self.waits.end(failed or SessionClosed("the harness was closed; open the store again to wait"))
-
-    async def _stop_code(self) -> None:
-        """Cancel what runs until it has ended: what swallows a cancellation gets a few more, each after some time."""
-        for _ in range(CANCELLATIONS):
-            for invocation in list(self._invocations.values()):
-                invocation.stop()
-            running = [task for task in self._running if not task.done()]
-            if not running:
-                return
-            await asyncio.wait(running, timeout=PATIENCE_S)
-        names = ", ".join(sorted(task.get_name() for task in self._running if not task.done()))
-        if names:
-            self.report(TimeoutError(f"{names}: cancelled {CANCELLATIONS} times and not ended; left behind"))
 
     async def _write_back(self) -> None:
         ran = [record for record in self.table.live() if isinstance(record.state, stored.Running)]

@@ -93,7 +93,7 @@ class Invocation:
                 raise
         finally:
             self.ended = True
-            self.engine.invocation_over(self)
+            self.engine.runs.over(self)
 
     async def _work(self) -> None:
         if self.aborting:

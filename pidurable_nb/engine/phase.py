@@ -147,17 +147,19 @@ class Done(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Failed:
-    """The task's own code decided that it failed."""
+    """The task's own code decided that it failed. `result` is what it leaves behind nevertheless."""
 
     message: str
     detail: Json = None
+    result: Json = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
 class Aborted:
-    """The task's abort handler ended it."""
+    """The task's abort handler ended it. `result` is what it leaves behind nevertheless."""
 
     reason: str | None = None
+    result: Json = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def _check_header(cls: type, task: object, phase: object, version: object, on_fa
     name = cls.__name__
     if not (task is None or (isinstance(task, str) and task)):
         raise PhaseRefused(f"{name}: task={task!r}; the name of a task is text")
-    if isinstance(task, str) and task.startswith("pi."):
+    if isinstance(task, str) and task.startswith("pi.") and not cls.__module__.startswith("pidurable_nb.agent."):
         raise PhaseRefused(f"{name}: task={task!r}; names that start with 'pi.' are the harness's")
     if not (phase is None or (isinstance(phase, str) and phase)):
         raise PhaseRefused(f"{name}: phase={phase!r}; the name of a phase on disk is text")

@@ -100,6 +100,8 @@ class BuiltInKind:
     upgrade: Upgrade | None = None
     hooked: Callable[[TaskRecord], bool] = _never
     was_safe: Callable[[TaskRecord], bool] = _never
+    definition: TaskDefinition | None = None
+    """Its code; None where only decisions are wanted, for a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,8 @@ class Registry:
 
     def definition(self, kind: str) -> TaskDefinition | NotReady | None:
         """What is installed under a name, as it was last resolved."""
-        return self._tasks.get(kind)
+        built_in = self._built_in.get(kind)
+        return built_in.definition if built_in is not None else self._tasks.get(kind)
 
     def ready(self, kind: str) -> TaskDefinition | NotReady | None:
         """The same, resolved again first when it was not ready: the missing name may be defined by now."""
@@ -199,11 +202,15 @@ class Registry:
         *,
         hooked: Callable[[TaskRecord], bool] = _never,
         was_safe: Callable[[TaskRecord], bool] = _never,
+        first: PhaseClass | None = None,
     ) -> None:
-        """Make a kind of this package known. Registering it again replaces it."""
+        """Make a kind of this package known, and `first` its code. Registering it again replaces it."""
+        definition = define(first) if first is not None else None
+        assert not isinstance(definition, NotReady)
         self._built_in[kind] = BuiltInKind(
-            kind=kind, version=version, refine=refine, upgrade=upgrade, hooked=hooked, was_safe=was_safe
-        )
+            kind=kind, version=version, refine=refine, upgrade=upgrade, hooked=hooked, was_safe=was_safe,
+            definition=definition,
+        )  # fmt: skip
         self._changed(frozenset({kind}))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -287,7 +294,7 @@ class Registry:
         """
         if record.outcome is None:
             raise IllegalTransition(f"task {record.id} is {record.status}; it has no outcome yet")
-        definition = self._tasks.get(record.kind)
+        definition = self.definition(record.kind)
         if isinstance(definition, TaskDefinition):
             return definition.decode_outcome(record.outcome)
         return decode_outcome(record.outcome)
@@ -323,7 +330,7 @@ def _fit(definition: TaskDefinition, record: TaskRecord, checkpoint: JsonObject,
 
 def _fit_built_in(kind: BuiltInKind, record: TaskRecord, checkpoint: JsonObject, needs: str) -> Fit:
     if record.version == kind.version:
-        return BuiltIn(kind=kind.kind, version=kind.version, input=record.input, checkpoint=checkpoint)
+        return _built_in(kind, record.input, checkpoint, needs, migrated=False)
     if kind.upgrade is None:
         detail = f"{kind.kind!r} does not know its version {record.version}"
         return Blocked(reason="migration_failed", detail=detail, needs=needs)
@@ -332,4 +339,14 @@ def _fit_built_in(kind: BuiltInKind, record: TaskRecord, checkpoint: JsonObject,
     except Exception as error:
         detail = f"{kind.kind!r} cannot read its version {record.version}: {type(error).__name__}: {error}"
         return Blocked(reason="migration_failed", detail=detail, needs=needs)
-    return BuiltIn(kind=kind.kind, version=kind.version, input=input, checkpoint=upgraded, migrated=True)
+    return _built_in(kind, input, upgraded, needs, migrated=True)
+
+
+def _built_in(kind: BuiltInKind, input: Json, checkpoint: JsonObject, needs: str, *, migrated: bool) -> Fit:
+    if kind.definition is None:
+        return BuiltIn(kind=kind.kind, version=kind.version, input=input, checkpoint=checkpoint, migrated=migrated)
+    try:
+        phase = kind.definition.decode(input, checkpoint)
+    except DoesNotFit as error:
+        return Blocked(reason="migration_failed", detail=f"{kind.kind} cannot read it: {error}", needs=needs)
+    return Fits(definition=kind.definition, phase=phase, input=input, migrated=migrated)

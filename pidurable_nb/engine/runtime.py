@@ -96,6 +96,8 @@ class Runtime:
         self.landed: State | None = None
         self.progressed = False
         self.in_block: asyncio.Task[object] | None = None
+        self.abandons = False
+        """O7: whether what this invocation creates for itself is given up when a new opening finds it."""
         self.subject = TaskSubject(record.id, record.kind, record.phase or "")
         self._invocation = invocation
         self._record = record
@@ -110,6 +112,11 @@ class Runtime:
         self.landed = None
         self.progressed = False
         self._phase = phase
+
+    @property
+    def input(self) -> Json:
+        """The task's input as it is stored."""
+        return self._record.input
 
     @property
     def definition(self) -> TaskDefinition:
@@ -180,6 +187,10 @@ class Runtime:
     async def recall(self, name: str, of: type[F]) -> F | None: ...
     async def recall(self, name: str, of: type[object]) -> object:
         """The kept value of an earlier moment or attempt, or None. Raises TypeError when it is of another type."""
+        return await self.recalled(name, of)
+
+    async def recalled(self, name: str, of: type[object]) -> object:
+        """As `recall`, for who offers it under another name."""
         self._refuse_reserved(name)
         self.check("recall")
         record = self.engine.stored_task(self.id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ class Scheduler:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = float("inf")
         self._wakings: dict[TaskId, float] = {}
-        self._suspects = Suspects(engine, self.touch)
+        self._suspects = Suspects(self._give_time, self.touch)
         self._withdrawn: set[TaskId] = set()
         self._working: asyncio.Task[None] | None = None
         self.running = False
@@ -88,6 +88,10 @@ class Scheduler:
         """T9: a suspect that made progress, or ended, lets the next one try."""
         self._suspects.follow(after)
 
+    def _give_time(self, over: Callable[[], None]) -> asyncio.Task[None]:
+        engine = self._engine
+        return engine.runs.give_time(engine.settings().suspect_ms, over)
+
     def started(self, id: TaskId) -> None:
         """Code of the task runs now."""
         self._suspects.started(id)
@@ -101,7 +105,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Work from now on, until `stop` or the end of the session."""
-        self._working = self._engine.spawn(self._run(), "scheduler")
+        self._working = self._engine.runs.spawn(self._run(), "scheduler")
 
     def stop(self) -> None:
         """Decide nothing any more. A commit that was admitted still settles."""
@@ -169,7 +173,7 @@ class Scheduler:
         settles: list[Verdict] = []
         starts: list[Verdict] = []
         for id, record in scope.items():
-            if id in marks or engine.reserving(id):
+            if id in marks or engine.runs.reserving(id):
                 continue
             verdict = decide.decide_task(record, table, engine.code, engine.policy, engine.clock.now_ms())
             self._sort(verdict, settles, starts)
@@ -178,7 +182,7 @@ class Scheduler:
 
     def _sort(self, verdict: Verdict, settles: list[Verdict], starts: list[Verdict]) -> None:
         """What follows from a verdict now. Held ones are touched again when their owned work ends."""
-        invocation = self._engine.invocation(verdict.id)
+        invocation = self._engine.runs.invocation(verdict.id)
         if invocation is not None:
             if verdict.task.abort_requested and verdict.name in STARTS | SETTLES and not invocation.aborting:
                 invocation.stop()
@@ -305,13 +309,13 @@ class Scheduler:
                     if record is None or record is not verdict.task:
                         self.touch(verdict.id)
                         continue
-                    engine.reserve(verdict)
+                    engine.runs.reserve(verdict)
                     if not isinstance(record.state, stored.Running):
                         tx.put_task(self._reserved(verdict, record, tx.now_ms()))
         except BaseException:
-            engine.forget_reserved(ids)
+            engine.runs.forget(ids)
             raise
-        engine.start_reserved(ids)
+        engine.runs.start(ids)
 
     def _reserved(self, verdict: Verdict, record: TaskRecord, now_ms: int) -> TaskRecord:
         fit = verdict.facts.fit
@@ -343,7 +347,7 @@ class Scheduler:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = self._due[0][0] if self._due else float("inf")
-        self._alarm = self._engine.spawn(self._ring(), "due times") if self._due else None
+        self._alarm = self._engine.runs.spawn(self._ring(), "due times") if self._due else None
 
     async def _ring(self) -> None:
         while self._due:

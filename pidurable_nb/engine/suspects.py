@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
 from pidurable_nb.ids import TaskId
 from pidurable_nb.records.task import TaskRecord
@@ -17,19 +17,15 @@ SUSPECT_RESTARTS = 2
 """T9: from this count on a task is reserved alone, so that it is alone with a crash that it causes."""
 
 
-class Host(Protocol):
-    """What the queue of suspects needs of the engine."""
-
-    def give_time(self, over: Callable[[], None]) -> asyncio.Task[None]:
-        """Call `over` when the time that a suspect has for progress has passed."""
-        ...
+GiveTime: TypeAlias = Callable[[Callable[[], None]], "asyncio.Task[None]"]
+"""Calls what it is given when the time that a suspect has for progress has passed."""
 
 
 class Suspects:
     """One suspect at a time tries; `next_one` hears of the one whose turn has come."""
 
-    def __init__(self, host: Host, next_one: Callable[[TaskId], None]) -> None:
-        self._host = host
+    def __init__(self, give_time: GiveTime, next_one: Callable[[TaskId], None]) -> None:
+        self._give_time = give_time
         self._next_one = next_one
         self._alone: TaskId | None = None
         self._queue: dict[TaskId, None] = {}
@@ -49,7 +45,7 @@ class Suspects:
     def started(self, id: TaskId) -> None:
         """Code of the task runs: when it is the suspect that tries, its time begins."""
         if self._alone == id and self._time is None:
-            self._time = self._host.give_time(self._pass_on)
+            self._time = self._give_time(self._pass_on)
 
     def rests(self, id: TaskId) -> None:
         """Nothing of the task runs, or will by itself: whoever comes next need not wait for it."""

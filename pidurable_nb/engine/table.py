@@ -23,6 +23,7 @@ class Edge:
 
     parent: TaskId | None
     background: bool
+    conversation: ConversationId
 
 
 class TaskTable:
@@ -95,6 +96,19 @@ class TaskTable:
                     found.add(child)
         return {child for child in found if child in self._tasks}
 
+    def of_conversation(self, id: ConversationId, *, background: bool = False) -> tuple[TaskId, ...]:
+        """The live work of a conversation and of what it owns, at any depth; with `background` across that boundary."""
+        return tuple(sorted(task for task in self._tasks if self._is_of(task, id, background)))
+
+    def _is_of(self, task: TaskId, conversation: ConversationId, background: bool) -> bool:
+        for here in (task, *ancestors(self, task)):
+            edge = self._edges.get(here)
+            if edge is None or (edge.background and not background):
+                return False
+            if edge.conversation == conversation:
+                return True
+        return False
+
     def waiters(self, id: TaskId) -> tuple[TaskId, ...]:
         """The live tasks that wait for this one."""
         return tuple(self._waiters.get(id, ()))
@@ -123,7 +137,7 @@ class TaskTable:
 
     def learn_edge(self, record: TaskRecord) -> None:
         """Remember who owns a task that is above live work."""
-        self._edges[record.id] = Edge(self._parent_of(record), record.background)
+        self._edges[record.id] = Edge(self._parent_of(record), record.background, record.conversation)
 
     def learn_ended(self, record: TaskRecord) -> None:
         """Remember a terminal task that a wait names."""

@@ -38,9 +38,16 @@ class Tx:
     Tables are read before they are written (C5); documents may be read and edited at any time.
     """
 
+    _abandons = False
+
     def __init__(self, inner: Transaction, engine: Engine) -> None:
         self._inner = inner
         self._engine = engine
+
+    @property
+    def rows(self) -> Transaction:
+        """The transaction below, for the rooms that own the kinds `pi.…`; the laws of tasks hold for it as well."""
+        return self._inner
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -88,6 +95,7 @@ class Tx:
             state=stored.Pending(checkpoint=checkpoint),
             owner=None if background else owner,
             background=background,
+            abandon_on_restart=self._abandons and owner is not None and not background,
         )
         self._inner.put_task(record)
         return TaskRef(record.id)
@@ -171,6 +179,7 @@ class TaskTx(Tx):
         super().__init__(inner, engine)
         self._rt = runtime
         self._record = record
+        self._abandons = runtime.abandons
         self._to: tuple[State, stored.TaskRecord] | None = None
 
     def spawn(

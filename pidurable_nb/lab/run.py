@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pidurable_nb.agent.harness import Durability, Harness
+from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.live import Ids, RandomIds, uuid7
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.clock import Clock, LoopClock, SystemClock
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.errors import PidurableError, StorageError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from pidurable_nb.agent.harness import Durability
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.lab.crash import CrashKind
 from pidurable_nb.lab.identity import file_points
 from pidurable_nb.lab.invariants import Expected, Problem

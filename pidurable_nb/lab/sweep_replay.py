@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pidurable_nb.agent.harness import Durability
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject, TaskId
 from pidurable_nb.lab.crash import CrashKind, Passed

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pidurable_nb.agent.harness import Durability
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.crash import CrashKind
 from pidurable_nb.lab.invariants import Broken

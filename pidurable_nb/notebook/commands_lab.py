@@ -19,7 +19,7 @@ from typing import Final
 
 from IPython.core.error import UsageError
 
-from pidurable_nb.agent.harness import Durability
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.lab.points import BadPoint, Point
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
 from pidurable_nb.notebook.command import Command

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pidurable_nb.agent.harness import Durability, Harness
+from pidurable_nb.agent.harness import Harness
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError

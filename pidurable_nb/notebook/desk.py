@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from IPython.core.error import UsageError
 
-from pidurable_nb.agent.harness import Durability, Harness
+from pidurable_nb.agent.harness import Harness
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import NotReady, Registry

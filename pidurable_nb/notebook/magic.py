@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from traitlets import Enum, Integer, TraitError, Unicode, validate
 
-from pidurable_nb.agent.harness import Durability
+from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.notebook.command import Commands, HelpShown
 from pidurable_nb.notebook.desk import Desk, Preferences, usage_of

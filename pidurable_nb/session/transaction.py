@@ -81,6 +81,12 @@ class Transaction(TableReads):
         """The conversations that this block has made so far. For the engine: not under C5."""
         return tuple(self._conversations.values())
 
+    async def peek_submission(self, id: SubmissionId) -> SubmissionRecord | None:
+        """The submission as this block leaves it. For who settles it along with other writes: not under C5."""
+        self._check()
+        change = self._submissions.get(id)
+        return change.after if change is not None else await self._read(self._ground.staged.submission(id))
+
     # -- writes of tables ----------------------------------------------------------------------------------------
 
     def _write(self) -> None:

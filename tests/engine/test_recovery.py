@@ -261,7 +261,7 @@ async def opened_in_order(h: Harness, before: Mapping[TaskId, TaskRecord]) -> No
         assert is_.started_at_ms == was.started_at_ms
     assert not any(record.status == "running" for record in now.values())
     assert implied_marks(h.engine.table) == {}
-    assert h.engine.active() == frozenset()
+    assert h.engine.runs.active() == frozenset()
 
 
 RESTS = {"blocked", "parked", "faulted"}

@@ -186,8 +186,8 @@ async def clear_up(h: Harness) -> None:
     assert await h.tasks(live=True) == ()
     engine = h.engine
     left = {
-        "table": len(engine.table), "stored": engine._stored, "invocations": engine._invocations,
-        "reserved": engine._reserved, "waits": engine.waits._tasks, "touched": engine.scheduler._touched,
+        "table": len(engine.table), "stored": engine._stored, "invocations": engine.runs._invocations,
+        "reserved": engine.runs._reserved, "waits": engine.waits._tasks, "touched": engine.scheduler._touched,
         "ended": engine.table._ended, "edges": engine.table._edges, "children": engine.table._children,
         "withdrawn": engine.scheduler._withdrawn, "queue": engine.scheduler._suspects._queue,
     }  # fmt: skip

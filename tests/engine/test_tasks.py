@@ -1778,14 +1778,14 @@ def test_memory_of_the_engine_is_empty_when_everything_has_ended(bench: "Bench")
             engine = h.engine
             scheduler = engine.scheduler
             left = {
-                "table": len(engine.table), "stored": engine._stored, "reserved": engine._reserved,
-                "invocations": engine._invocations, "waits": engine.waits._tasks, "idlers": engine.waits._idlers,
+                "table": len(engine.table), "stored": engine._stored, "reserved": engine.runs._reserved,
+                "invocations": engine.runs._invocations, "waits": engine.waits._tasks, "idlers": engine.waits._idlers,
                 "touched": scheduler._touched, "due": scheduler._due, "wakings": scheduler._wakings,
                 "withdrawn": scheduler._withdrawn, "ended": engine.table._ended, "edges": engine.table._edges,
                 "children": engine.table._children, "below": engine.table._below,
             }  # fmt: skip
             assert not any(left.values()), left
-            assert {task.get_name() for task in engine._running} == {"scheduler"}
+            assert {task.get_name() for task in engine.runs._tasks} == {"scheduler"}
 
     bench.run(main())
 

@@ -1,0 +1,98 @@
+"""Owns running a tool once: what it reports meanwhile, gives, and raises (E4). Never commits a result."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pidurable_nb.agent import live
+from pidurable_nb.agent.call import Call
+from pidurable_nb.agent.hooking import stops_the_asker
+from pidurable_nb.agent.progress import Throttle
+from pidurable_nb.agent.results import Ending, ending_json, ending_of, read_ending
+from pidurable_nb.agent.stored_call import ModelCall, NestedCall, member_of
+from pidurable_nb.agent.workshop import Workshop
+from pidurable_nb.engine.runtime import Runtime
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.records.codec import dumps
+from pidurable_nb.records.message import ToolCall
+from pidurable_nb.tools.tool import Tool
+
+LONGEST_NAME: Final = 80
+
+
+def effect_name(tool: str, arguments: JsonObject) -> str:
+    """How the world counts a call: the tool and what it was asked, so that two calls are two effects."""
+    given = ", ".join(f"{name}={dumps(value)}" for name, value in arguments.items())
+    name = f"{tool}({given})" if given else tool
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+async def execute(
+    rt: Runtime, shop: Workshop, stored: ModelCall | NestedCall, tool: Tool, arguments: JsonObject, cwd: str | None
+) -> Ending:
+    """Run the tool with these arguments, as one effect. What it raises is an error result (E4).
+
+    Raises what ends the invocation: cancellation, a failed session.
+    """
+    call = Call(rt, shop, stored.call, tool)
+    began = asyncio.get_running_loop().time()
+
+    async def store() -> int:
+        return await _store_progress(rt, stored, call)
+
+    async def do() -> Json:
+        async with Throttle(shop.settings().progress_every, store) as throttle:
+            if not isinstance(stored, NestedCall) or stored.progress:
+                call.changed = throttle.touch
+            try:
+                output = await tool.execute(arguments, call)
+            finally:
+                call.end()
+        duration = round((asyncio.get_running_loop().time() - began) * 1000)
+        ending = ending_of(
+            output, retained=call.retained.text, reported=call.reported, details=call.detailed, limits=tool.limits,
+            truncated=call.truncated, duration_ms=duration,
+        )  # fmt: skip
+        return ending_json(ending)
+
+    rt.abandons = tool.replay == "unsafe"
+    try:
+        call.environment = await shop.environment_of(rt.conversation, cwd)
+        return read_ending(await rt.effect(effect_name(stored.call.name, arguments), do))
+    except Exception as error:
+        if stops_the_asker(error) or rt.overtaken:
+            raise
+        duration = round((asyncio.get_running_loop().time() - began) * 1000)
+        return _raised(call, stored.call, error, duration)
+    finally:
+        rt.abandons = False
+        call.end()
+
+
+def _raised(call: Call, asked: ToolCall, error: Exception, duration_ms: int) -> Ending:
+    try:
+        text = str(error)
+    except Exception:  # an error of the user's that cannot even say what it is
+        text = ""
+    text = text or f"{asked.name} raised {type(error).__name__}"
+    said = [*call.reported, *((call.truncated.json(),) if call.truncated is not None else ())]
+    return Ending.error(
+        "tool_error", text[:2000], outcome="failed", output=call.retained.text, details=call.detailed,
+        diagnostics=said, duration_ms=duration_ms,
+    )  # fmt: skip
+
+
+async def _store_progress(rt: Runtime, stored: ModelCall | NestedCall, call: Call) -> int:
+    """V5: what the call reported so far, in its slot of `pi.live`. Returns its size."""
+    block = rt.engine.session.block(
+        rt.subject, name="progress", conversation=rt.conversation, by_task=rt.id, laws=("V5",), text="progress"
+    )
+    async with block as tx:
+        rt.gate()
+        draft = await tx.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
+        slot = live.slot_of(draft, rt.id, member_of(stored))
+        if slot is not None:
+            slot.update(call.progress_fields())
+    call.stored()
+    return len(call.retained.text)
