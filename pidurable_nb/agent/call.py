@@ -16,7 +16,7 @@ from pidurable_nb.agent.resolution import Agent
 from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.engine.facts import Fact, Frozen
 from pidurable_nb.engine.runtime import Runtime, TaskBlock
-from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, JsonObject
+from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records.message import Diagnostic, ToolCall
 from pidurable_nb.records.strict import detach
 from pidurable_nb.session.documents import Document
@@ -65,6 +65,11 @@ class Call(Injected):
     @environment.setter
     def environment(self, environment: Environment | None) -> None:
         self._environment = environment
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task that this call is; the same in every rerun."""
+        return self._rt.id
 
     def key(self, purpose: str) -> str:
         """The idempotency key of this purpose: the same in every rerun of this call, another for every purpose (E6)."""

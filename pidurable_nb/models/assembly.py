@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
-import pydantic_core
-
 from pidurable_nb.errors import NotJson
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.models import fields
@@ -263,8 +261,11 @@ def parsed_arguments(text: str) -> JsonObject:
 
 def arguments_so_far(text: str) -> JsonObject:
     """The object that can be read of arguments which are still arriving; `{}` where none can."""
+    whole = text.encode("utf-8", "replace")  # half a surrogate pair may stand at the end
     try:
-        value: object = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial="trailing-strings")
+        import pydantic_core  # half-read JSON is rare, and it loads slowly
+
+        value: object = pydantic_core.from_json(whole, allow_inf_nan=False, allow_partial="trailing-strings")
         found = detach(value)
     except (ValueError, NotJson):
         return {}

@@ -228,7 +228,8 @@ def _step_from(stored: JsonObject) -> _Step:
         case _:
             wait = fields.count(stored, "wait") if stored.get("wait") is not None else None
             error = fields.text(stored, "error") or "a step that this version does not know"
-            return _Step(delay, Finished(stop_reason="error", error=error, retry_after_ms=wait))
+            usage = fields.member(stored, "usage")
+            return _Step(delay, Finished(stop_reason="error", usage=usage, error=error, retry_after_ms=wait))
 
 
 def _steps(answer: Playable, request: ModelRequest) -> Iterator[_Step]:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import httpx
 from httpx_sse import EventSource
 
-from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.ids import MAX_INTEGER, Json, JsonObject
 from pidurable_nb.models import fields
 from pidurable_nb.models.assembly import NEVER_ENDED
 from pidurable_nb.models.classify import retryable
@@ -219,7 +219,7 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
         except ValueError:
             continue
         if isfinite(found) and found >= 0:
-            return round(found)
+            return min(round(found), MAX_INTEGER)
     until = _date(given)
     if until is None:
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pidurable_nb.ids import MAX_INTEGER
 from pidurable_nb.models import Finished, Model, TextDelta
 from pidurable_nb.models.classify import is_overflow, retryable
 from pidurable_nb.models.streaming import MOST_EVENT_BYTES
@@ -230,6 +231,7 @@ def test_a_status_is_kept_in_the_text_and_judged_by_it(
         ({"retry_after": "9", "retry_after_ms": "250"}, 250),
         ({"retry_after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30_000),
         ({"retry_after": "Wed, 21 Oct 2020 07:28:00 GMT"}, 0),
+        ({"retry_after": "1e300"}, MAX_INTEGER),
         ({"retry_after": "soon"}, None),
         ({"retry_after": "-5"}, None),
         ({"retry_after": "inf"}, None),
@@ -264,7 +266,7 @@ def test_the_body_of_an_error_that_does_not_end_is_what_came(kit: Kit, dialect: 
     assert found.error == "503 Service Unavailable: half of the sto"
 
 
-@pytest.mark.parametrize("how", ["cancel", "close"])
+@pytest.mark.parametrize("how", ["cancel", "close", "drop"])
 def test_ending_the_iteration_closes_the_connection(kit: Kit, dialect: Dialect, how: str) -> None:
     async def main() -> None:
         closed = asyncio.Event()
@@ -279,6 +281,11 @@ def test_ending_the_iteration_closes_the_connection(kit: Kit, dialect: Dialect, 
             begun = asyncio.Event()
 
             async def listen() -> None:
+                if how == "drop":
+                    async for event in dialect.model(server.url).stream(kit.hello()):
+                        if isinstance(event, TextDelta) and event.text == WORDS[0]:
+                            begun.set()
+                            return
                 async with aclosing(dialect.model(server.url).stream(kit.hello())) as events:
                     async for event in events:
                         if isinstance(event, TextDelta) and event.text == WORDS[0]:

@@ -158,13 +158,12 @@ def test_characters_that_never_become_whole_are_replaced_at_the_end_only() -> No
 
 def test_changed_until_it_was_taken() -> None:
     kept = RetainedOutput(OutputLimits())
-    assert not kept.changed
-    kept.add("")
-    assert not kept.changed
-    kept.add("a")
-    assert kept.changed
+    seen = [kept.changed]
+    for chunk in ("", "a"):
+        kept.add(chunk)
+        seen.append(kept.changed)
     kept.taken()
-    assert not kept.changed
+    assert [*seen, kept.changed] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("retain", ["head", "tail"])
