@@ -173,6 +173,11 @@ class Call(Injected):
                     await configure(tx.rows, made, asked)
         return self._shop.conversation(made)
 
+    def open(self, id: ConversationId) -> Conversation:
+        """A conversation by its id, whoever owns it."""
+        self._rt.check("conversation")
+        return self._shop.conversation(id)
+
     # -- for the execution ---------------------------------------------------------------------------------------------
 
     @staticmethod
