@@ -15,6 +15,7 @@ from pidurable_nb.agent.configuring import AgentChange, configure
 from pidurable_nb.agent.resolution import Agent
 from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.engine.facts import Fact, Frozen
+from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.runtime import Runtime, TaskBlock
 from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records.message import Diagnostic, ToolCall
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Fact | Frozen")
 D = TypeVar("D", bound=Document)
+R = TypeVar("R")
 OWNED = "pi.tool.conversation"
 """The memo of a conversation that the call owns; one with a name has `:name` behind it."""
+STARTED = "pi.tool.task"
+"""The memo of a task that the call started; one with a name has `:name` behind it."""
 
 
 class Call(Injected):
@@ -139,6 +143,22 @@ class Call(Injected):
         """The stored value of a document, its defaults where it was never written."""
         return await self._rt.read(doc, of=of, key=key, at=at)
 
+    async def spawn(self, phase: Phase[R], *, name: str = "", background: bool = False) -> TaskRef[R]:
+        """The task of this name that the call started: started once, found by a rerun, whatever `phase` it has then.
+
+        The call owns it and ends after it; one in the `background` is the conversation's, and outlives the call (O3).
+        Durability: stored on return, together with what finds it again. Raises UnknownPhase when not installed.
+        """
+        memo = f"{STARTED}:{name}" if name else STARTED
+        async with self._rt.commit() as tx:
+            record = self._rt.gate()
+            kept = record.memos.get(memo)
+            if isinstance(kept, int):
+                return TaskRef(TaskId(kept))
+            made = tx.spawn(phase, background=background)
+            tx.rows.put_task(replace(record, memos={**record.memos, memo: made.id}))
+            return made
+
     # -- conversations -------------------------------------------------------------------------------------------------
 
     async def conversation(
@@ -175,6 +195,11 @@ class Call(Injected):
 
     def open(self, id: ConversationId) -> Conversation:
         """A conversation by its id, whoever owns it."""
+        self._rt.check("conversation")
+        return self._shop.conversation(id)
+
+    def conversation_by_id(self, id: ConversationId) -> Conversation:
+        """Any conversation of the store, the calling one too: to submit to it, to wait, to read its entries."""
         self._rt.check("conversation")
         return self._shop.conversation(id)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from pidurable_nb.agent import compacting
+from pidurable_nb.agent import compacting, live
 from pidurable_nb.agent.admission import InputDraft, WhenBusy, WriteDraft, admit_input, admit_write
 from pidurable_nb.agent.configuring import AgentChange, configure
 from pidurable_nb.agent.context import Context
@@ -211,6 +211,11 @@ class Conversation:
         await engine.kin.know(self.id)
         await engine.abort_conversation(self.id, background=background)
         await self._idle(background=background)
+
+    @forwarded
+    async def busy(self) -> bool:
+        """Whether a run is active here, as stored (S3)."""
+        return live.busy(await self._harness.shop.live(self.id))
 
     @forwarded
     async def wait_idle(self) -> None:

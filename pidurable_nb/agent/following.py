@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pidurable_nb.probe import Subject
-from pidurable_nb.records.document import SessionScope
-from pidurable_nb.session.changes import Changes, DocumentChange
-from pidurable_nb.session.definition import Definition
+from pidurable_nb.session.changes import Changes
 from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
-from pidurable_nb.session.watch import MOST_FRAMES, Ended, Watch
+from pidurable_nb.session.watch import MOST_FRAMES, Ended
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -51,7 +48,7 @@ class Following(Generic[S, F]):
     following has; `ended` says why. Laws: C2, V4.
     """
 
-    __slots__ = ("_frames", "_notice", "_projection", "_report", "_unsubscribe", "_waiting", "ended", "value")
+    __slots__ = ("_forget", "_frames", "_projection", "_report", "_unsubscribe", "_waiting", "ended", "value")
 
     def __init__(self, session: Session, projection: Projection[S, F], value: S, *, first: bool) -> None:
         self.value = value
@@ -61,7 +58,7 @@ class Following(Generic[S, F]):
         self._frames: deque[F] = deque((projection.whole(value),) if first else ())
         self._waiting: list[asyncio.Future[None]] = []
         self._unsubscribe = session.subscribe(self.hear)
-        self._notice = _Notice(session, self._end)
+        self._forget = session.on_end(self._end)
 
     def stop(self) -> None:
         """Follow no longer; what is queued can still be read. Idempotent."""
@@ -103,7 +100,7 @@ class Following(Generic[S, F]):
         if self.ended is None:
             self.ended = reason
             self._unsubscribe()
-            self._notice.end(reason)
+            self._forget()
             self._tell()
 
     def _tell(self) -> None:
@@ -136,28 +133,3 @@ async def follow(session: Session, projection: Projection[S, F], *, first: bool 
         if included is None or (changes.seq is not None and changes.seq > included):
             value, _ = projection.advance(value, changes)
     return Following(session, projection, value, first=first)
-
-
-_NOTHING: Final = Definition(kind="pidurable.end", scope="session")
-
-
-class _Notice(Watch):
-    """Hears when the session ends: a session tells its watches, and them only. Follows no document."""
-
-    __slots__ = ("_heard",)
-
-    def __init__(self, session: Session, heard: Callable[[Ended], None]) -> None:
-        watches = session._watches
-        super().__init__(
-            _NOTHING, _NOTHING.at(SessionScope()), {}, listener=None, close=watches.remove, report=session.report
-        )
-        self._heard = heard
-        watches.add(self)
-
-    def publish(self, change: DocumentChange, seq: int) -> None:
-        """Nothing: whatever has that name is not followed."""
-
-    def end(self, reason: Ended) -> None:
-        if self.ended is None:
-            super().end(reason)
-            self._heard(reason)

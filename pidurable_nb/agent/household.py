@@ -6,6 +6,7 @@ Never schedules; the engine calls in the commits where these rules belong.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pidurable_nb.agent import compacting_state, interrupting, live, withdrawing
 from pidurable_nb.agent.boundary import items_of
@@ -23,6 +24,9 @@ from pidurable_nb.session.changes import Changes
 from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
 from pidurable_nb.store.storage import SubmissionQuery
+
+if TYPE_CHECKING:
+    from pidurable_nb.agent.conversation import Conversation
 
 PAGE = 200
 
@@ -129,6 +133,11 @@ def rules_of(rt: Runtime) -> ConversationRules:
     rules = rt.engine.household
     assert isinstance(rules, ConversationRules)
     return rules
+
+
+def conversation_of(rt: Runtime, id: ConversationId) -> Conversation:
+    """A conversation as its users see it, for the phases of a task: to submit to it, and to wait for its answers."""
+    return shop_of(rt).conversation(id)
 
 
 def _why(task: TaskRecord) -> tuple[str, Json]:

@@ -14,7 +14,7 @@ from pidurable_nb.engine.definition import TaskDefinition
 from pidurable_nb.engine.graph import NotReady
 from pidurable_nb.engine.phase import Aborted, Done, Failed, Phase, Sleeping, State, TaskRef, Waiting
 from pidurable_nb.engine.transition import Checkpoint, Event, Finish, Sleep, Wait, advance, differs
-from pidurable_nb.errors import IllegalTransition, StorageRequestError, UnknownPhase
+from pidurable_nb.errors import IllegalTransition, OwnerGone, StorageRequestError, UnknownPhase
 from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import Address, ConversationScope, Scope, SessionScope, TaskScope
@@ -191,10 +191,19 @@ class TaskTx(Tx):
             phase, owner=None if elsewhere else self._record.id, background=background, conversation=conversation
         )
 
-    async def create_conversation(self, *, owned: bool = True) -> ConversationId:
-        """A new conversation that this task owns, or an ownerless one (O1)."""
-        owner = Owner(conversation=self._record.conversation, task=self._record.id) if owned else None
-        return await self._create_conversation(owner)
+    async def create_conversation(self, *, owned: bool = True, owner: TaskRef[object] | None = None) -> ConversationId:
+        """A new conversation that this task owns, or another task, or with `owned=False` nobody (O1).
+
+        It begins with a copy of the agent of its owner's conversation. `owner` may be a task of this very block.
+        Raises OwnerGone for one that has ended.
+        """
+        above: stored.TaskRecord | None = self._record
+        if owner is not None:
+            above = self._inner.peek_task(owner.id) or self._engine.table.live_task(owner.id)
+        if above is None:
+            raise OwnerGone(f"a conversation cannot be owned by task {owner}, which has ended or never was (O2)")
+        edge = Owner(conversation=above.conversation, task=above.id) if owned else None
+        return await self._create_conversation(edge)
 
     def become(self, to: S) -> S:
         """What the task is when the block has landed: a phase, a wait, a sleep, or its outcome (T3).

@@ -12,7 +12,7 @@ from pidurable_nb.records.transcript import ConversationRecord, EntryRecord, Sub
 from pidurable_nb.session.definition import Definition, todays
 from pidurable_nb.session.reads import StoredReads
 from pidurable_nb.session.shelf import Shelf
-from pidurable_nb.session.watch import Frame, Watch, Watches
+from pidurable_nb.session.watch import Ended, Frame, Watch, Watches
 from pidurable_nb.store.storage import (
     ConversationQuery,
     Order,
@@ -161,6 +161,10 @@ class Outside:
             return None
         stored = await self._stored.document(record.id, found.commit_seq)
         return todays(definition, stored.value, stored.version) if stored is not None else None
+
+    def on_end(self, heard: Callable[[Ended], None]) -> Callable[[], None]:
+        """Call `heard` when the session ends, closed or failed; returns what ends that. Must not wait, or raise."""
+        return self._watches.tell(heard)
 
     async def watch(
         self, definition: Definition, address: Address, *, listener: Callable[[Frame], None] | None = None

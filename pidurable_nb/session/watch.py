@@ -127,10 +127,21 @@ class Watch:
 class Watches:
     """Every watch of a session, by address."""
 
-    __slots__ = ("_by_address",)
+    __slots__ = ("_by_address", "_told")
 
     def __init__(self) -> None:
         self._by_address: dict[Address, list[Watch]] = {}
+        self._told: list[Callable[[Ended], None]] = []
+
+    def tell(self, heard: Callable[[Ended], None]) -> Callable[[], None]:
+        """Call `heard` when all of them end; returns what ends that."""
+        self._told.append(heard)
+
+        def dispose() -> None:
+            if heard in self._told:
+                self._told.remove(heard)
+
+        return dispose
 
     def add(self, watch: Watch) -> None:
         self._by_address.setdefault(watch.address, []).append(watch)
@@ -150,7 +161,9 @@ class Watches:
             watch.publish(change, seq)
 
     def end(self, reason: Ended) -> None:
-        """End all of them."""
+        """End all of them, and say so."""
+        for heard in tuple(self._told):
+            heard(reason)
         for watches in tuple(self._by_address.values()):
             for watch in tuple(watches):
                 watch.end(reason)
