@@ -198,11 +198,6 @@ class Call(Injected):
         self._rt.check("conversation")
         return self._shop.conversation(id)
 
-    def conversation_by_id(self, id: ConversationId) -> Conversation:
-        """Any conversation of the store, the calling one too: to submit to it, to wait, to read its entries."""
-        self._rt.check("conversation")
-        return self._shop.conversation(id)
-
     # -- for the execution ---------------------------------------------------------------------------------------------
 
     @staticmethod

@@ -10,10 +10,12 @@ from pidurable_nb.agent import compacting, live
 from pidurable_nb.agent.admission import InputDraft, WhenBusy, WriteDraft, admit_input, admit_write
 from pidurable_nb.agent.configuring import AgentChange, configure
 from pidurable_nb.agent.context import Context
+from pidurable_nb.agent.events import EventWatch, watch_events
 from pidurable_nb.agent.owning import forwarded, owned_loop
 from pidurable_nb.agent.resolution import Agent
 from pidurable_nb.agent.submission import Answered, Submission
 from pidurable_nb.agent.usage import Usage, usage_of
+from pidurable_nb.agent.view import ViewWatch, watch_conversation
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.tx import Tx
 from pidurable_nb.errors import StorageRequestError
@@ -200,6 +202,22 @@ class Conversation:
     async def usage(self) -> Usage:
         """What this conversation itself has spent."""
         return await usage_of(self._harness.engine.session, self.id)
+
+    async def watch(self) -> ViewWatch:
+        """The conversation as it is stored, and every later state of it: entries, live state, inbox (V4).
+
+        Raises WrongLoop elsewhere than on the loop that opened the harness.
+        """
+        owned_loop(self._harness, "watches", "pi.call(function)")
+        return await watch_conversation(self._harness.engine.session, self.id)
+
+    async def events(self) -> EventWatch:
+        """What happens here from now on, as events, each behind the commit that made it true; a snapshot first (V4).
+
+        Raises WrongLoop elsewhere than on the loop that opened the harness.
+        """
+        owned_loop(self._harness, "watches", "pi.call(function)")
+        return await watch_events(self._harness.engine.session, self.id)
 
     @forwarded
     async def abort(self, *, background: bool = False) -> None:

@@ -25,9 +25,10 @@ from pidurable_nb.agent.opening import (
     settings_source,
     storage_of,
 )
-from pidurable_nb.agent.owning import forwarded
+from pidurable_nb.agent.owning import forwarded, owned_loop
 from pidurable_nb.agent.settings import Settings, SettingsSource
 from pidurable_nb.agent.submission import Answered, Submission
+from pidurable_nb.agent.task_graph import GraphWatch, watch_graph
 from pidurable_nb.agent.usage import Usage, total_usage
 from pidurable_nb.agent.workshop import EnvironmentSource, Workshop
 from pidurable_nb.engine.engine import Engine
@@ -338,6 +339,14 @@ class Harness:
             yield wait
         finally:
             dispose()
+
+    async def watch_graph(self) -> GraphWatch:
+        """Every live task, who owns it and what it waits for, and every later state of that (V4).
+
+        Raises WrongLoop elsewhere than on the loop that opened the harness.
+        """
+        owned_loop(self, "watches", "pi.call(function)")
+        return await watch_graph(self.engine)
 
     @forwarded
     async def usage(self) -> Usage:
