@@ -15,7 +15,7 @@ from pidurable_nb.agent.nesting import forget_nested, store_nested
 from pidurable_nb.agent.preparing import Prepared, prepare
 from pidurable_nb.agent.recovery import GENERATION
 from pidurable_nb.agent.resolution import Agent
-from pidurable_nb.agent.results import Ending, append_result, as_output, ending_of, partial_output
+from pidurable_nb.agent.results import Code, Ending, append_result, as_output, ending_of, partial_output
 from pidurable_nb.agent.rounds import controls_of, slots_of
 from pidurable_nb.agent.spending import spend_on_tool
 from pidurable_nb.agent.stored_call import ModelCall, NestedCall, member_of, stored_call
@@ -99,8 +99,7 @@ async def _next_request(rt: Runtime, shop: Workshop, agent: Agent, ending: Endin
     if any(rt.engine.table.live_task(id) is not None for id in on if id != rt.id):
         return None
     ended = [await rt.engine.session.task(id) for id in on if id != rt.id]
-    controls = controls_of([record for record in ended if record is not None], len(on))
-    if controls.ends_run or controls.add_tools:
+    if controls_of([record for record in ended if record is not None], len(on)).asks:
         return None
     prepared = await prepare(rt, shop)
     if prepared is None or prepared.planned:
@@ -113,7 +112,7 @@ async def _next_request(rt: Runtime, shop: Workshop, agent: Agent, ending: Endin
 
 
 def _waiting_generation(rt: Runtime) -> tuple[TaskRecord, tuple[TaskId, ...], EntryId] | None:
-    """The generation that waits for this call in a round of which nothing is left to start."""
+    """The generation that waits for this call in a round of which nothing is left to start, and the round's calls."""
     table = rt.engine.table
     own = table.live_task(rt.id)
     generation = table.live_task(own.owner) if own is not None and own.owner is not None else None
@@ -123,9 +122,10 @@ def _waiting_generation(rt: Runtime) -> tuple[TaskRecord, tuple[TaskId, ...], En
     if not isinstance(state, stored_tasks.Waiting) or checkpoint is None or checkpoint.get("phase") != "tools":
         return None
     assistant = checkpoint.get("assistant")
+    calls = tuple(TaskId(id) for id in items(checkpoint.get("tools")) if isinstance(id, int))
     if items(checkpoint.get("pending")) or not isinstance(assistant, int) or rt.id not in state.on:
         return None
-    return generation, state.on, EntryId(assistant)
+    return generation, calls, EntryId(assistant)
 
 
 async def _may_follow(tx: TaskTx, rt: Runtime, follows: Follows) -> bool:
@@ -174,11 +174,9 @@ async def abort_call(rt: Runtime, shop: Workshop) -> Aborted:
     stored = await stored_call(rt)
     shop.pinned.pop(rt.id, None)
     agent = await shop.agent(rt.conversation)
-    state = await shop.live(rt.conversation)
-    slot: JsonObject = next((slot for slot in slots_of(state, member_of(stored)) if slot.get("taskId") == rt.id), {})
-    output, details, said = partial_output(slot)
-    text = f"{stored.call.name} was aborted"
-    ending = Ending.error("aborted", text, outcome="aborted", output=output, details=details, diagnostics=said)
+    output, details, said = partial_output(await slot_now(rt, shop, stored))
+    code, text = _why_aborted(rt, stored.call)
+    ending = Ending.error(code, text, outcome="aborted", output=output, details=details, diagnostics=said)
     ending = await _on_abort(rt, agent, stored.call, ending)
     async with rt.commit() as tx:
         if isinstance(stored, NestedCall):
@@ -186,6 +184,20 @@ async def abort_call(rt: Runtime, shop: Workshop) -> Aborted:
             return tx.become(Aborted(result={"kind": "nested"}))
         entry = await write_result(tx.rows, rt, stored.call, ending)
         return tx.become(Aborted(result={"kind": "model", "entryId": entry}))
+
+
+async def slot_now(rt: Runtime, shop: Workshop, stored: ModelCall | NestedCall) -> JsonObject:
+    """What `pi.live` holds of the call, as stored."""
+    state = await shop.live(rt.conversation)
+    return next((slot for slot in slots_of(state, member_of(stored)) if slot.get("taskId") == rt.id), {})
+
+
+def _why_aborted(rt: Runtime, call: ToolCall) -> tuple[Code, str]:
+    """O7: a call that an unsafe one made is given up by the opening that finds it; any other was aborted."""
+    record = rt.engine.table.live_task(rt.id)
+    if record is not None and record.abort_reason == "restart":
+        return "abandoned", f"{call.name} was given up: the call that made it was cut off and does not run again"
+    return "aborted", f"{call.name} was aborted"
 
 
 async def _on_abort(rt: Runtime, agent: Agent, call: ToolCall, ending: Ending) -> Ending:
@@ -198,6 +210,6 @@ async def _on_abort(rt: Runtime, agent: Agent, call: ToolCall, ending: Ending) -
     tool = agent.tool(call.name)
     replaced = ending_of(
         left, retained="", reported=(), details=ABSENT, limits=tool.limits if tool is not None else OutputLimits(),
-        truncated=None, duration_ms=None,
+        cut=None, duration_ms=None,
     )  # fmt: skip
     return replace(replaced, how="aborted", text=ending.text, control={})

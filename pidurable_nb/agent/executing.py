@@ -6,17 +6,18 @@ import asyncio
 from typing import Final
 
 from pidurable_nb.agent import live
-from pidurable_nb.agent.call import Call
+from pidurable_nb.agent.call import Call, answer
 from pidurable_nb.agent.hooking import stops_the_asker
 from pidurable_nb.agent.progress import Throttle
 from pidurable_nb.agent.results import Ending, ending_json, ending_of, read_ending
 from pidurable_nb.agent.stored_call import ModelCall, NestedCall, member_of
 from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.engine.runtime import Runtime
+from pidurable_nb.errors import ToolError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.message import ToolCall
-from pidurable_nb.tools.tool import Tool
+from pidurable_nb.tools.tool import Output, Tool
 
 LONGEST_NAME: Final = 80
 
@@ -36,7 +37,11 @@ async def execute(
     Raises what ends the invocation: cancellation, a failed session.
     """
     call = Call(rt, shop, stored.call, tool)
-    began = asyncio.get_running_loop().time()
+    loop = asyncio.get_running_loop()
+    began: float | None = None
+
+    def duration() -> int | None:
+        return None if began is None else round((loop.time() - began) * 1000)
 
     async def store() -> int:
         return await _store_progress(rt, stored, call)
@@ -46,31 +51,42 @@ async def execute(
             if not isinstance(stored, NestedCall) or stored.progress:
                 call.changed = throttle.touch
             try:
-                output = await tool.execute(arguments, call)
+                output = await _run(tool, arguments, call)
             finally:
                 call.end()
-        duration = round((asyncio.get_running_loop().time() - began) * 1000)
-        ending = ending_of(
-            output, retained=call.retained.text, reported=call.reported, details=call.detailed, limits=tool.limits,
-            truncated=call.truncated, duration_ms=duration,
-        )  # fmt: skip
-        return ending_json(ending)
+        return ending_json(
+            ending_of(
+                output, retained=call.retained.text, reported=call.reported, details=call.detailed, limits=tool.limits,
+                cut=call.truncated, duration_ms=duration(),
+            )  # fmt: skip
+        )
 
     rt.abandons = tool.replay == "unsafe"
     try:
         call.environment = await shop.environment_of(rt.conversation, cwd)
+        began = loop.time()
         return read_ending(await rt.effect(effect_name(stored.call.name, arguments), do))
     except Exception as error:
         if stops_the_asker(error) or rt.overtaken:
             raise
-        duration = round((asyncio.get_running_loop().time() - began) * 1000)
-        return _raised(call, stored.call, error, duration)
+        return _raised(call, stored.call, error, duration())
     finally:
         rt.abandons = False
         call.end()
 
 
-def _raised(call: Call, asked: ToolCall, error: Exception, duration_ms: int) -> Ending:
+async def _run(tool: Tool, arguments: JsonObject, call: Call) -> Output:
+    """A cancellation that nobody asked this call for is an error of the tool: it waited for something cancelled."""
+    try:
+        return await tool.execute(arguments, call)
+    except asyncio.CancelledError as error:
+        running = asyncio.current_task()
+        if running is not None and running.cancelling():
+            raise
+        raise ToolError(f"{call.name} waited for something that was cancelled") from error
+
+
+def _raised(call: Call, asked: ToolCall, error: Exception, duration_ms: int | None) -> Ending:
     try:
         text = str(error)
     except Exception:  # an error of the user's that cannot even say what it is
@@ -92,7 +108,9 @@ async def _store_progress(rt: Runtime, stored: ModelCall | NestedCall, call: Cal
         rt.gate()
         draft = await tx.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
         slot = live.slot_of(draft, rt.id, member_of(stored))
+        fields = call.progress_fields()
+        waiting = call.take_waiting()  # who reports while this is being stored waits for the next one
         if slot is not None:
-            slot.update(call.progress_fields())
-    call.stored()
-    return len(call.retained.text)
+            slot.update(fields)
+    answer(waiting)
+    return len(dumps(fields))

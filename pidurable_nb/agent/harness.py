@@ -309,6 +309,13 @@ class Harness:
         else:
             self.registry.uninstall(found)
 
+    def use(self, model: Model) -> None:
+        """Take a model, or another one in the place of the one of its name, for every request from now on.
+
+        May be called from anywhere.
+        """
+        self.shop.models = {**self.shop.models, model.ref: model}
+
     def _extensions_changed(self) -> None:
         """Their tasks are installed with them; calls that a tool's absence holds up are decided again."""
         wanted = {task._task: task for task in self.shop.extensions.tasks if task._task is not None}

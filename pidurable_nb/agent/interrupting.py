@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pidurable_nb.agent import live
 from pidurable_nb.agent.nesting import forget_nested, store_nested
-from pidurable_nb.agent.results import Ending, append_result, partial_output
+from pidurable_nb.agent.results import Ending, append_result, interrupted
 from pidurable_nb.agent.stored_call import NestedCall
 from pidurable_nb.engine.transition import Finish, Reserve, advance
 from pidurable_nb.ids import EntryId, Json, JsonObject, TaskId
@@ -39,7 +39,7 @@ async def interrupt(tx: Transaction, record: TaskRecord) -> None:
     slot = _slot(draft, call)
     named = slot.get("name")
     name = named if isinstance(named, str) else _called(entry.model if entry is not None else None, call) or "tool"
-    ending = _cut(name, slot)
+    ending = interrupted(name, slot)
     result = append_result(tx, record.conversation, ToolCall(id=call, name=name, arguments={}), ending)
     for member in ("output", "droppedBytes", "droppedLines", "details", "diagnostics"):
         slot.pop(member, None)
@@ -50,15 +50,9 @@ async def interrupt(tx: Transaction, record: TaskRecord) -> None:
 
 async def _interrupt_nested(tx: Transaction, record: TaskRecord, nested: NestedCall) -> None:
     draft = await tx.edit(live.LIVE, live.at(live.LIVE, record.conversation))
-    ending = _cut(nested.call.name, live.slot_of(draft, record.id, "nestedTools") or {})
+    ending = interrupted(nested.call.name, live.slot_of(draft, record.id, "nestedTools") or {})
     await store_nested(tx, record.id, record.conversation, nested, ending)
     _end(tx, record, ending, {"kind": "nested"})
-
-
-def _cut(name: str, slot: JsonObject) -> Ending:
-    output, details, said = partial_output(slot)
-    text = f"{name} was cut off by a crash and may have run in part; it was not run again"
-    return Ending.error("interrupted", text, outcome="failed", output=output, details=details, diagnostics=said)
 
 
 def _end(tx: Transaction, record: TaskRecord, ending: Ending, result: JsonObject) -> None:

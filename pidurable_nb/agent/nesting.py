@@ -18,12 +18,13 @@ from pidurable_nb.agent.rounds import CALL, TOOL_VERSION
 from pidurable_nb.agent.spending import spend_on_tool
 from pidurable_nb.agent.stored_call import NestedCall
 from pidurable_nb.engine.phase import TaskRef
-from pidurable_nb.errors import ToolError
+from pidurable_nb.errors import KeyShared, ToolError
 from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, TaskId
 from pidurable_nb.records import task as stored
+from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.document import Address, TaskScope
 from pidurable_nb.records.message import items
-from pidurable_nb.records.strict import detach
+from pidurable_nb.records.strict import detach, same
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.definition import Definition, base_never
 from pidurable_nb.session.transaction import Transaction
@@ -55,13 +56,15 @@ def check_key(key: str) -> str:
 async def call_nested(rt: Runtime, parent_call: str, name: str, arguments: JsonObject, key: str) -> Json:
     """Make the call, or find it as an earlier attempt made it, and wait for its result.
 
-    Durability: the nested call is stored before it runs, with this key. Raises ToolError when it ends with an error.
+    Durability: the nested call is stored before it runs, with this key. Raises ToolError when it ends with an error,
+    KeyShared when the key is that of another call (E6), NotJson.
     """
+    given = detach(arguments, at="arguments")
     found = await rt.engine.session.snapshot(NESTED, address(rt.id, key))
-    if found is None or not isinstance(found.get("taskId"), int):
-        await _make(rt, parent_call, name, arguments, key)
-        found = await rt.engine.session.snapshot(NESTED, address(rt.id, key))
-    task = TaskId(int(str((found or {}).get("taskId", 0))))
+    task = _task_of(found)
+    if task is None:
+        task = await _make(rt, parent_call, name, given, key)
+    await _check_same(rt, task, name, given, key)
     await rt.engine.answers.outcome(TaskRef(task))
     kept = await rt.engine.session.snapshot(NESTED, address(rt.id, key))
     result = kept.get("result") if kept is not None else None
@@ -72,8 +75,23 @@ async def call_nested(rt: Runtime, parent_call: str, name: str, arguments: JsonO
     return result.get("structuredOutput")
 
 
-async def _make(rt: Runtime, parent_call: str, name: str, arguments: JsonObject, key: str) -> None:
-    given = detach(arguments, at="arguments")
+def _task_of(kept: JsonObject | None) -> TaskId | None:
+    task = kept.get("taskId") if kept is not None else None
+    return TaskId(task) if isinstance(task, int) else None
+
+
+async def _check_same(rt: Runtime, task: TaskId, name: str, given: Json, key: str) -> None:
+    """E6: the call that was made under this key, by this attempt or an earlier one, is this very call."""
+    record = await rt.engine.session.task(task)
+    match record.input if record is not None else None:
+        case {"call": {"name": str(made), "arguments": kept}} if made != name or not same(kept, given):
+            raise KeyShared(
+                f"task {rt.id}: the nested call {key!r} was made of {made} with {dumps(kept)[:200]}, and now of {name} "
+                f"with {dumps(given)[:200]}; give each its own key, and keep in a memo what differs between attempts"
+            )
+
+
+async def _make(rt: Runtime, parent_call: str, name: str, given: Json, key: str) -> TaskId:
     id = f"{parent_call}/{key}"
     call: JsonObject = {"type": "toolCall", "id": id, "name": name, "arguments": given}
     with rt.engine.runs.launching() as launch:
@@ -82,8 +100,9 @@ async def _make(rt: Runtime, parent_call: str, name: str, arguments: JsonObject,
             if MADE not in record.memos:
                 tx.rows.put_task(replace(record, memos={**record.memos, MADE: True}))
             draft = await tx.rows.edit(NESTED, address(rt.id, key))
-            if isinstance(draft.get("taskId"), int):
-                return
+            made = _task_of(draft)
+            if made is not None:
+                return made
             input: JsonObject = {
                 "kind": "nested", "parent": rt.id, "parentCallId": parent_call, "key": key, "call": call
             }  # fmt: skip
@@ -105,6 +124,7 @@ async def _make(rt: Runtime, parent_call: str, name: str, arguments: JsonObject,
                 "parentTaskId": rt.id, "arguments": given,
             }  # fmt: skip
             state["nestedTools"] = [*items(state.get("nestedTools")), slot]
+            return nested.id
 
 
 async def store_nested(

@@ -13,14 +13,16 @@ from pidurable_nb.agent.extension import Extension, Extensions, Hooks
 from pidurable_nb.agent.generation import Prepare
 from pidurable_nb.agent.household import ConversationRules
 from pidurable_nb.agent.recovery import COMPACTION, GENERATION, TOOL, Replay, register
+from pidurable_nb.agent.resolution import Agent
 from pidurable_nb.agent.settings import Settings, SettingsSource
+from pidurable_nb.agent.stored_call import nested_name
 from pidurable_nb.agent.tool_task import Begin
 from pidurable_nb.agent.workshop import EnvironmentSource, Workshop
 from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import Registry
-from pidurable_nb.ids import JsonObject
+from pidurable_nb.engine.snapshot import LiveRun
 from pidurable_nb.models.model import Model, ModelRef
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.session import Session
@@ -90,23 +92,35 @@ def build(session: Session, settings: Callable[[], Settings], parts: Parts) -> t
         settings=lambda: settings().engine,
     )  # fmt: skip
 
-    def current_replay(record: TaskRecord) -> Replay | None:
-        run = engine.table.run(record.conversation)
-        name = run.tools.get(record.id) if run is not None else None
-        tool = shop.resolved(_state(shop, record)).tool(name) if name is not None else None
-        return tool.replay if tool is not None else None
-
-    def hooked(record: TaskRecord) -> bool:
-        return any(_asks(named.hooks, record.kind) for named in shop.resolved(_state(shop, record)).hooks)
-
-    register(registry, current_replay=current_replay, hooked=hooked, firsts=CODE)
+    register_built_in(
+        registry,
+        lambda record: shop.resolved(shop.states.get(record.conversation, {})),
+        lambda record: engine.table.run(record.conversation),
+    )
     for task in (*parts.extensions.tasks, *parts.tasks):
         registry.install(task)
     return engine, shop
 
 
-def _state(shop: Workshop, record: TaskRecord) -> JsonObject:
-    return shop.states.get(record.conversation, {})
+def register_built_in(
+    registry: Registry, agent: Callable[[TaskRecord], Agent], run: Callable[[TaskRecord], LiveRun | None]
+) -> None:
+    """Make the built-in kinds known with their code. `agent` and `run` are those of a task's conversation.
+
+    What a tool declares now, and which hooks run inside a task, is what the agent says (E2).
+    """
+
+    def current_replay(record: TaskRecord) -> Replay | None:
+        name = nested_name(record.input)
+        if name is None and (live := run(record)) is not None:
+            name = live.tools.get(record.id)
+        tool = agent(record).tool(name) if name is not None else None
+        return tool.replay if tool is not None else None
+
+    def hooked(record: TaskRecord) -> bool:
+        return any(_asks(named.hooks, record.kind) for named in agent(record).hooks)
+
+    register(registry, current_replay=current_replay, hooked=hooked, firsts=CODE)
 
 
 def _asks(hooks: Hooks, kind: str) -> bool:

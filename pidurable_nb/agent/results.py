@@ -10,7 +10,7 @@ from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, Json
 from pidurable_nb.records.message import Diagnostic, ToolCall, harness_block, items
 from pidurable_nb.records.strict import detach
 from pidurable_nb.session.transaction import Transaction
-from pidurable_nb.tools.bounds import bounded
+from pidurable_nb.tools.bounds import bounded, truncated
 from pidurable_nb.tools.tool import Output, OutputLimits
 
 How = Literal["completed", "failed", "aborted"]
@@ -65,6 +65,13 @@ def refused(code: Code, text: str) -> Ending:
     return Ending.error(code, text)
 
 
+def interrupted(name: str, slot: JsonObject) -> Ending:
+    """E3: a call that was cut and does not run again, with what its slot holds of it."""
+    output, details, said = partial_output(slot)
+    text = f"{name} was cut off by a crash and may have run in part; it was not run again"
+    return Ending.error("interrupted", text, outcome="failed", output=output, details=details, diagnostics=said)
+
+
 def ending_of(
     output: Output,
     *,
@@ -72,16 +79,17 @@ def ending_of(
     reported: Sequence[JsonObject],
     details: Json | Absent,
     limits: OutputLimits,
-    truncated: Diagnostic | None,
+    cut: Diagnostic | None,
     duration_ms: int | None,
 ) -> Ending:
     """What a tool's result is, completed by what the call reported while it ran, and bounded.
+
+    `cut` is what to say about the running output, where the result has no content of its own.
 
     Raises: NotJson for details or usage that cannot be stored (C7).
     """
     if output.content is None:
         content: tuple[JsonObject, ...] = ({"type": "text", "text": retained},) if retained else ()
-        cut = truncated
     else:
         given = output.content
         blocks = ({"type": "text", "text": given},) if isinstance(given, str) else tuple(given)
@@ -139,9 +147,13 @@ def append_result(tx: Transaction, conversation: ConversationId, call: ToolCall,
 
 
 def partial_output(slot: JsonObject) -> tuple[str, Json | Absent, tuple[JsonObject, ...]]:
-    """What a slot of `pi.live` holds of a call that was cut: output, details, diagnostics."""
+    """What a slot of `pi.live` holds of a call that was cut: output, details, diagnostics, with what was dropped."""
     output = slot.get("output")
     said = tuple(item for item in items(slot.get("diagnostics")) if isinstance(item, Mapping))
+    lines, size = slot.get("droppedLines"), slot.get("droppedBytes")
+    dropped = truncated(lines if isinstance(lines, int) else 0, size if isinstance(size, int) else 0)
+    if dropped is not None:
+        said = (*said, dropped.json())
     details: Json | Absent = slot.get("details", ABSENT)
     return output if isinstance(output, str) else "", details, said
 

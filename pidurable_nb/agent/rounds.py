@@ -60,9 +60,15 @@ class RoundPlan:
     sequential: bool
 
     @property
+    def begun(self) -> tuple[PlannedCall, ...]:
+        """The calls that begin with the answer: all that were offered, or the first of them."""
+        offered = tuple(planned for planned in self.calls if planned.offered)
+        return offered[:1] if self.sequential else offered
+
+    @property
     def unsafe(self) -> bool:
         """E5: whether an unsafe intent is part of the commit."""
-        return any(planned.tool is not None and planned.tool.replay == "unsafe" for planned in self.calls)
+        return any(planned.tool is not None and planned.tool.replay == "unsafe" for planned in self.begun)
 
 
 def distinct(message: Message) -> Message:
@@ -87,7 +93,8 @@ def plan_round(agent: Agent, message: Message, shown: Sequence[Message], shop: W
     offered = {tool.get("name") for tool in replay(shown).tools}
     hooked = any(named.hooks.before_tool is not None for named in agent.hooks)
     calls = tuple(_planned(call, call.name in offered, agent, hooked) for call in calls_of(message))
-    modes = {tool.mode for call in calls_of(message) if (tool := agent.tool(call.name)) is not None}
+    called = (agent.tool(planned.call.name) for planned in calls if planned.offered)
+    modes = {tool.mode for tool in called if tool is not None}
     sequential = shop.settings().tool_execution == "sequential" or "sequential" in modes
     return RoundPlan(message=message, calls=calls, sequential=sequential)
 
@@ -170,6 +177,11 @@ class Controls:
     @property
     def ends_run(self) -> bool:
         return self.terminate or self.handoff is not None
+
+    @property
+    def asks(self) -> bool:
+        """Whether the round does not just go on."""
+        return self.ends_run or bool(self.add_tools)
 
 
 def controls_of(records: Sequence[TaskRecord], calls: int) -> Controls:

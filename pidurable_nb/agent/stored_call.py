@@ -37,6 +37,15 @@ def member_of(stored: ModelCall | NestedCall) -> Literal["tools", "nestedTools"]
     return "tools" if isinstance(stored, ModelCall) else "nestedTools"
 
 
+def nested_name(input: object) -> str | None:
+    """The tool that a nested call is of; None for a call of a model, which its answer names."""
+    match input:
+        case {"kind": "nested", "call": {"name": str(name)}}:
+            return name
+        case _:
+            return None
+
+
 async def stored_call(rt: Runtime) -> ModelCall | NestedCall:
     """The call that the running task stands for. Raises StorageRequestError when the store holds no such call."""
     return await call_of(rt.engine.session, rt.id, rt.input)

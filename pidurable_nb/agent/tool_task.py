@@ -9,15 +9,16 @@ may do so: a cut call that must not run again is settled without code (`interrup
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pidurable_nb.agent import live
-from pidurable_nb.agent.calling import abort_call, settle_call
+from pidurable_nb.agent.calling import abort_call, settle_call, slot_now
 from pidurable_nb.agent.executing import execute
 from pidurable_nb.agent.hooking import Block, run_after_tool, run_before_tool
 from pidurable_nb.agent.household import shop_of
 from pidurable_nb.agent.resolution import Agent
-from pidurable_nb.agent.results import Ending, as_output, ending_of, refused
+from pidurable_nb.agent.results import Ending, as_output, ending_of, interrupted, refused
 from pidurable_nb.agent.stored_call import ModelCall, NestedCall, member_of, stored_call
 from pidurable_nb.engine.phase import Aborted, Done, Failed, Phase
 from pidurable_nb.engine.runtime import Runtime
@@ -78,19 +79,22 @@ class Execute(Phase[Json]):
         shop = shop_of(rt)
         stored = await stored_call(rt)
         agent = await shop.agent(rt.conversation)
-        tool = shop.pinned.pop(rt.id, None) or agent.tool(stored.call.name)
+        tool = shop.pinned.pop(rt.id, None) or self._replayed(agent.tool(stored.call.name))
         if tool is None or not isinstance(self.arguments, Mapping):
-            ending = refused("tool_unavailable", f"the tool {stored.call.name!r} is not available now")
-            return await settle_call(rt, shop, agent, stored, ending)
+            slot = await slot_now(rt, shop, stored)
+            return await settle_call(rt, shop, agent, stored, interrupted(stored.call.name, slot))
         ending = await execute(rt, shop, stored, tool, self.arguments, agent.cwd)
-        if ending.how == "completed":
-            ending = await self._after(rt, agent, stored, tool, ending)
+        ending = await self._after(rt, agent, stored, tool, ending)
         return await settle_call(rt, shop, agent, stored, ending)
+
+    def _replayed(self, tool: Tool | None) -> Tool | None:
+        """E2: the tool of a call that a recovery found here; None when it may have changed since that was decided."""
+        return tool if tool is not None and self.replay == tool.replay == "safe" else None
 
     async def _after(
         self, rt: Runtime, agent: Agent, stored: ModelCall | NestedCall, tool: Tool, ending: Ending
     ) -> Ending:
-        """What the hooks make of the result; what they put in its place is bounded like it."""
+        """What the hooks make of the result, of a raise too; what they put in its place is bounded like it."""
         if not any(named.hooks.after_tool is not None for named in agent.hooks):
             return ending
         shown = as_output(ending)
@@ -99,10 +103,11 @@ class Execute(Phase[Json]):
         left = await run_after_tool(agent.hooks, call, shown, api=rt, report=rt.report)
         if left is shown:
             return ending
-        return ending_of(
-            left, retained="", reported=(), details=ABSENT, limits=tool.limits, truncated=None,
+        replaced = ending_of(
+            left, retained="", reported=(), details=ABSENT, limits=tool.limits, cut=None,
             duration_ms=ending.duration_ms,
         )  # fmt: skip
+        return replace(replaced, how=ending.how, text=ending.text)
 
     async def abort(self, rt: Runtime) -> Aborted:
         return await abort_call(rt, shop_of(rt))

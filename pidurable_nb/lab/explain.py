@@ -7,7 +7,7 @@ decision needs: live work, the ended tasks that it names, and the documents of i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.registry import Code
 from pidurable_nb.engine.snapshot import LiveRun, Snapshot
 from pidurable_nb.engine.submissions import SubmissionVerdict, decide_submissions
-from pidurable_nb.ids import ConversationId, DocumentId, EntryId, JsonObject, TaskId
+from pidurable_nb.ids import ConversationId, DocumentId, JsonObject, TaskId
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import ConversationScope, DocumentRecord
 from pidurable_nb.records.task import TaskRecord
@@ -154,10 +154,7 @@ def _documents(
     """What the busy conversations say about themselves. Only their values are read."""
     runs: dict[ConversationId, LiveRun] = {}
     inboxes: dict[ConversationId, DocumentId] = {}
-    for record in file.documents():
-        conversation = _conversation_of(record)
-        if conversation is None or conversation not in busy:
-            continue
+    for conversation, record in documents_in(file, busy):
         if record.kind == live.INBOX.kind:
             inboxes[conversation] = record.id
         elif record.kind == live.LIVE.kind:
@@ -166,37 +163,21 @@ def _documents(
     return runs, inboxes
 
 
+def documents_in(
+    file: StoreFile, conversations: set[ConversationId]
+) -> Iterator[tuple[ConversationId, DocumentRecord]]:
+    """The documents of these conversations that are alive and no members of a family."""
+    for record in file.documents():
+        conversation = _conversation_of(record)
+        if conversation is not None and conversation in conversations:
+            yield conversation, record
+
+
 def _conversation_of(record: DocumentRecord) -> ConversationId | None:
     """The conversation of a document that is alive and no member of a family."""
     if record.retired_at is not None or record.key is not None or not isinstance(record.scope, ConversationScope):
         return None
     return record.scope.conversation
-
-
-def tool_name(file: StoreFile, record: TaskRecord) -> str | None:
-    """The name of the tool of a stored call: in its input when nested, else in the answer that asked for it."""
-    given = record.input
-    if record.kind != "pi.tool" or not isinstance(given, Mapping):
-        return None
-    if given.get("kind") == "nested":
-        call = given.get("call")
-        return _text(call.get("name")) if isinstance(call, Mapping) else None
-    assistant = given.get("assistant")
-    found = file.entry(EntryId(assistant)) if type(assistant) is int else None
-    for message in (found.entry.model or ()) if found is not None else ():
-        blocks = message.get("content")
-        for block in blocks if isinstance(blocks, Sequence) and not isinstance(blocks, str) else ():
-            if (
-                isinstance(block, Mapping)
-                and block.get("type") == "toolCall"
-                and block.get("id") == given.get("callId")
-            ):
-                return _text(block.get("name"))
-    return None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 # --- Showing ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,7 @@ from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import NotReady, Registry
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.scenario import Scenario, find
+from pidurable_nb.notebook.cells import Cells
 from pidurable_nb.notebook.deaths import Died
 from pidurable_nb.notebook.host import Host
 from pidurable_nb.notebook.opened import Opened
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 CLOSE_S: Final = 5.0
 REFRESH_S: Final = 5.0
-MAIN: Final = "__main__"
 SIDE_FILES: Final = ("", "-wal", "-shm", ".lock")
 NOTHING_OPEN: Final = "no store is open here: %pi open STORE, or name one (a kernel that was restarted has none open)"
 
@@ -58,6 +58,9 @@ class Desk:
         self.shell = shell
         self._preferences = preferences
         self.host = Host()
+        self.cells = Cells(lambda: shell.user_ns)
+        self.cell_id: str | None = None
+        """The name that the front end gave to the cell that runs, where it gave one."""
         self.opened: Opened | None = None
         self.current: Path | None = None
         """The store that a command means when it names none."""
@@ -107,15 +110,20 @@ class Desk:
         name: str | None = None,
         copied_from: Path | None = None,
     ) -> Opened:
-        """Open a store with the tasks of this notebook, and bind it to a name. What was open is closed before."""
+        """Open a store with the code and models of this notebook, and bind it to a name. What was open is closed before."""
         self.close()
         tasks = tuple(self.tasks_for(copied_from or path).values())
         chosen = durability or self.preferences.durability
+        offer = self.cells.offer()
 
         async def opening() -> Harness:
-            return await Harness.open(path, tasks=tasks, durability=chosen, run=run, on_report=self._report)
+            return await Harness.open(
+                path, tasks=tasks, extensions=offer.extensions, models=offer.models, durability=chosen, run=run,
+                on_report=self._report,
+            )  # fmt: skip
 
         harness = self.host.call(opening())
+        self._say(offer.remarks)
         self.opened = Opened(self.host, harness, path, durability=chosen, copied_from=copied_from)
         self.current = path
         self._bind(name or self.preferences.handle, self.opened)
@@ -215,14 +223,7 @@ class Desk:
 
     def tasks(self) -> Mapping[str, PhaseClass]:
         """The tasks that this notebook defined or imported, by name; its own definitions win."""
-        found: dict[str, PhaseClass] = {}
-        for value in list(self.shell.user_ns.values()):
-            if not isinstance(value, type) or not issubclass(value, Phase) or value._task is None:
-                continue
-            known = found.get(value._task)
-            if known is None or (known.__module__ != MAIN and value.__module__ == MAIN):
-                found[value._task] = value
-        return found
+        return self.cells.tasks()
 
     def tasks_for(self, store: Path) -> Mapping[str, PhaseClass]:
         """The code that goes with a store: what it died with here, else this notebook's."""
@@ -269,12 +270,20 @@ class Desk:
             while any(v.name == "faulted" and v.task.kind in changed for v in await harness.verdicts()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
+        async def offered() -> list[str]:
+            return self.cells.install(harness)
+
         try:
+            self._say(self.host.call(offered(), timeout_s=REFRESH_S))
             self.host.call(refresh(), timeout_s=REFRESH_S)
         except PidurableError as error:
             print(f"%pi: {error}", file=sys.stderr)
         except TimeoutError:
             print("%pi: code on the harness's thread blocks it; new code is not installed yet", file=sys.stderr)
+
+    def _say(self, remarks: Iterable[str]) -> None:
+        for remark in self.cells.news(remarks):
+            print(f"%pi: {remark}", file=sys.stderr)
 
     def waiting_code(self) -> Mapping[str, str]:
         """The installed tasks that are not ready, with the reason."""
