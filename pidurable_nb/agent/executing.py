@@ -54,12 +54,11 @@ async def execute(
                 output = await _run(tool, arguments, call)
             finally:
                 call.end()
-        return ending_json(
-            ending_of(
-                output, retained=call.retained.text, reported=call.reported, details=call.detailed, limits=tool.limits,
-                cut=call.truncated, duration_ms=duration(),
-            )  # fmt: skip
-        )
+        ending = ending_of(
+            output, retained=call.retained.text, reported=call.reported, details=call.detailed, limits=tool.limits,
+            cut=call.truncated, duration_ms=duration(),
+        )  # fmt: skip
+        return ending_json(ending)
 
     rt.abandons = tool.replay == "unsafe"
     try:

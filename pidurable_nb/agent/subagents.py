@@ -89,7 +89,7 @@ class Team(Document, kind="subagents.team", scope="conversation", fork="initial"
 
 
 class Anchor(Phase[None], task="subagents.anchor"):
-    """Owns the conversation of a subagent. It ends at once, held while that works (T5), and ends nothing with it (O5)."""
+    """Owns the conversation of a subagent. It ends at once, held while that works (T5); nothing ends with it (O5)."""
 
     async def run(self, rt: Runtime) -> Done[None]:
         return Done(None)

@@ -60,19 +60,19 @@ class Invocation:
         self.definition = definition
         self._stopping = False
         self._runtime = Runtime(engine, self, record)
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
         """Begin running. The task is stored as running already (T2)."""
-        self._task = asyncio.create_task(self._run(), name=f"task {self.id}")
-        return self._task
+        self.task = asyncio.create_task(self._run(), name=f"task {self.id}")
+        return self.task
 
     def stop(self) -> None:
         """Cancel the code; its runtime refuses everything from now on (T13)."""
         self._stopping = True
         self.ended = True
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     async def _run(self) -> None:
         """Whatever is raised on the way is a fault of the task's code, or the end of the session (F1, F3)."""

@@ -47,6 +47,7 @@ class Running:
         self._launched = 0
         self._invocations: dict[TaskId, Invocation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stubborn: dict[Invocation, asyncio.TimerHandle] = {}
 
     # -- what is to run ------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,9 @@ class Running:
 
     def over(self, invocation: Invocation) -> None:
         """The code of a task has returned for good; decide the task again."""
+        timer = self._stubborn.pop(invocation, None)
+        if timer is not None:
+            timer.cancel()
         if self._invocations.get(invocation.id) is invocation:
             del self._invocations[invocation.id]
             self._engine.scheduler.touch(invocation.id)
@@ -168,6 +172,23 @@ class Running:
             over()
 
         return self.spawn(wait(), "time of a suspect")
+
+    def stop_one(self, invocation: Invocation, tries: int = CANCELLATIONS) -> None:
+        """Cancel the code of a task that is to be aborted, and again after some time while it does not end.
+
+        Code that swallows every cancellation is left behind and reported, or its task could never end. T13: it can
+        write nothing any more.
+        """
+        if tries:
+            invocation.stop()
+            loop = asyncio.get_running_loop()
+            self._stubborn[invocation] = loop.call_later(PATIENCE_S, self.stop_one, invocation, tries - 1)
+            return
+        if invocation.task is not None:
+            self._tasks.discard(invocation.task)
+        text = f"task {invocation.id}: cancelled {CANCELLATIONS} times and not ended; left behind"
+        self._engine.report(TimeoutError(text))
+        self.over(invocation)
 
     def stop(self) -> None:
         """Cancel all code of tasks; it may write nothing any more (T13)."""

@@ -184,8 +184,9 @@ class Scheduler:
         """What follows from a verdict now. Held ones are touched again when their owned work ends."""
         invocation = self._engine.runs.invocation(verdict.id)
         if invocation is not None:
-            if verdict.task.abort_requested and verdict.name in STARTS | SETTLES and not invocation.aborting:
-                invocation.stop()
+            aborts = verdict.task.abort_requested and verdict.name in STARTS | SETTLES
+            if aborts and not invocation.aborting and not invocation.ended:
+                self._engine.runs.stop_one(invocation)
             return
         if verdict.name == "sleep" and isinstance(verdict.task.state, stored.Sleeping):
             self._wake_at(verdict.task.state.until_ms, verdict.id)

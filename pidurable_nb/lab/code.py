@@ -11,73 +11,60 @@ import importlib.util
 import os
 import sys
 import zlib
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, TypeGuard
+from typing import TypeGuard, TypeVar
 
-from pidurable_nb.agent.recovery import AssumedCode, Replay
+from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.decide import Policy
 from pidurable_nb.engine.phase import Phase
-from pidurable_nb.engine.registry import Registry
+from pidurable_nb.engine.registry import Code
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.explain import tool_name
+from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.world import World
-from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.models.model import Model, ModelRef
 from pidurable_nb.store.stranger import StoreFile
+from pidurable_nb.tools.tool import Tool
+
+T = TypeVar("T")
 
 
 class CodeNotLoaded(PidurableError):
     """The module cannot be imported, or holds nothing that a store needs: mend it, or name another."""
 
 
-class DeclaredTool(Protocol):
-    """What is read of a tool here: its name, and whether a cut call of it may run again (E2)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def replay(self) -> Replay: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a module holds: the first phases of its tasks, its tools, and what else a harness is opened with."""
+    """What a module holds: the code and models that a harness is opened with, and what stands for its outside.
+
+    The program of a scenario is that of its module. Tools of its extensions come with these.
+    """
 
     name: str
-    tasks: tuple[type[Phase[object]], ...] = ()
-    tools: tuple[DeclaredTool, ...] = ()
-    extensions: tuple[object, ...] = ()
-    models: tuple[object, ...] = ()
-    settings: Settings | None = None
+    program: Program = field(default_factory=Program)
     world: World | None = None
+    scenario: Scenario | None = None
+
+    @property
+    def tasks(self) -> tuple[type[Phase[object]], ...]:
+        """The first phases of its tasks."""
+        return self.program.tasks
 
     @property
     def policy(self) -> Policy:
         """What its settings say about restarts and queues; the defaults without settings."""
-        return self.settings.engine.policy if self.settings is not None else Policy()
+        return self.program.settings.engine.policy
 
-    def registry(self) -> Registry:
-        """A registry with its tasks installed. Raises: DuplicateTask, PhaseRefused."""
-        registry = Registry()
-        for first in self.tasks:
-            registry.install(first)
-        return registry
+    def code_for(self, file: StoreFile) -> Code:
+        """The code that decisions about this file ask: the module's, resolved as a harness does; nothing is assumed.
 
-    def code_for(self, file: StoreFile) -> AssumedCode:
-        """The code that decisions about this file ask: the module's tasks and tools, and nothing assumed."""
-        declared: dict[str, Replay] = {tool.name: tool.replay for tool in self.tools}
-
-        def current_replay(record: TaskRecord) -> Replay | None:
-            name = tool_name(file, record)
-            return declared.get(name) if name is not None else None
-
-        return AssumedCode(
-            installed=self.registry(), current_replay=current_replay, hooked=lambda record: bool(self.extensions)
-        )
+        Raises: DuplicateTask, PhaseRefused, ExtensionRefused.
+        """
+        return self.program.code_for(file)
 
 
 def load_code(module: str) -> Loaded:
@@ -93,25 +80,31 @@ def load_code(module: str) -> Loaded:
 def collect(module: ModuleType, *, name: str) -> Loaded:
     """What a module that is imported already holds. Names that start with an underscore are its own affair."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    return Loaded(
-        name=name,
-        tasks=tuple(dict.fromkeys(value for value in public.values() if _is_task(value))),
-        tools=tuple({id(value): value for value in public.values() if _is_tool(value)}.values()),
-        extensions=_listed(public, "extensions"),
-        models=_listed(public, "models"),
-        settings=_settings(public.get("settings"), name),
-        world=next((value for value in public.values() if isinstance(value, World)), None),
+    values = tuple({id(value): value for value in public.values()}.values())
+    scenarios = [value for value in values if isinstance(value, Scenario) and value.module == module.__name__]
+    scenario = scenarios[0] if len(scenarios) == 1 else None
+    given = scenario.program() if scenario is not None else Program()
+    settings = _settings(public.get("settings"), name)
+    extensions = _extensions(public, name) or given.extensions
+    theirs = {tool for extension in extensions for tool in extension.tools}
+    tools = (*given.tools, *(value for value in values if isinstance(value, Tool) and value not in theirs))
+    program = Program(
+        tasks=tuple(dict.fromkeys((*(value for value in values if _is_task(value)), *given.tasks))),
+        tools=tuple(dict.fromkeys(tools)),
+        extensions=extensions,
+        models=_models(public, name) or given.models,
+        settings=settings if settings is not None else given.settings,
     )
+    world = next((value for value in values if isinstance(value, World)), None)
+    return Loaded(name=name, program=program, world=world, scenario=scenario)
 
 
 def _is_task(value: object) -> TypeGuard[type[Phase[object]]]:
     return isinstance(value, type) and issubclass(value, Phase) and value._task is not None
 
 
-def _is_tool(value: object) -> TypeGuard[DeclaredTool]:
-    if isinstance(value, type | ModuleType):
-        return False
-    return isinstance(getattr(value, "name", None), str) and getattr(value, "replay", None) in ("safe", "unsafe")
+def _is_model(value: object) -> TypeGuard[Model]:
+    return isinstance(getattr(value, "ref", None), ModelRef) and callable(getattr(value, "stream", None))
 
 
 def _settings(value: object, name: str) -> Settings | None:
@@ -120,11 +113,32 @@ def _settings(value: object, name: str) -> Settings | None:
     raise CodeNotLoaded(f"settings of {name} is a {type(value).__name__}; make it a Settings, or give it another name")
 
 
-def _listed(public: Mapping[str, object], name: str) -> tuple[object, ...]:
-    value = public.get(name)
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+def _models(public: Mapping[str, object], name: str) -> tuple[Model, ...]:
+    """The models that the module lists, else those that have names of their own in it."""
+    if "models" in public:
+        return _each(public["models"], "models", _is_model, name)
+    return tuple({id(value): value for value in public.values() if _is_model(value)}.values())
+
+
+def _extensions(public: Mapping[str, object], name: str) -> tuple[Extension, ...]:
+    if "extensions" in public:
+        return _each(public["extensions"], "extensions", _is_extension, name)
+    return tuple({id(value): value for value in public.values() if _is_extension(value)}.values())
+
+
+def _is_extension(value: object) -> TypeGuard[Extension]:
+    return isinstance(value, Extension)
+
+
+def _each(value: object, what: str, fits: Callable[[object], TypeGuard[T]], name: str) -> tuple[T, ...]:
+    """One or several of them. Raises: CodeNotLoaded for anything else, since it would be left out in silence."""
+    several = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    found: list[T] = []
+    for each in several:
+        if not fits(each):
+            raise CodeNotLoaded(f"{what} of {name} holds a {type(each).__name__}; give it another name, or mend it")
+        found.append(each)
+    return tuple(found)
 
 
 # --- Importing --------------------------------------------------------------------------------------------------------

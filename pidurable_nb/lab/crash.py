@@ -8,26 +8,32 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeVar, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.rows import VerdictName
-from pidurable_nb.ids import Json
+from pidurable_nb.ids import Json, JsonObject, TaskId
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.vfs import FileOp
 from pidurable_nb.lab.world import SimulatedCrash, World, append
 from pidurable_nb.probe import Mark, TaskSubject
+from pidurable_nb.records import task as stored
 from pidurable_nb.records.codec import BadRecord
 from pidurable_nb.session.changes import Changes
 
-__all__ = ["CrashKind", "CrashPlan", "Journal", "Passed", "Recorder", "read_journal"]
+__all__ = ["MARK", "Act", "CrashKind", "CrashPlan", "Journal", "Passed", "Recorder", "carried", "read_journal"]
 
 V = TypeVar("V")
 CrashKind = Literal["freeze", "kill"]
 """`freeze`: nothing reaches files or outside any more, and the process lives. `kill`: a real SIGKILL of the process."""
+
+Act: TypeAlias = tuple[TaskId | None, str]
+"""A verdict that a life acted on, or `mark`, and the task that it was about; None where there was more than one."""
+MARK: Final = "mark"
+"""What is done to a task that is marked for abort: no verdict, it leads to one."""
 
 _ACTS: Final = frozenset({"reserve", "reconcile"})
 _VERDICTS: Final[frozenset[str]] = frozenset(get_args(VerdictName))
@@ -49,26 +55,49 @@ class Passed:
             return None
         return mark.name if mark.name in _VERDICTS else None
 
+    @property
+    def act(self) -> Act | None:
+        """What the engine does here with which task, where it acts on a verdict or marks for abort."""
+        mark = self.mark
+        if mark is None or mark.edge != "before":
+            return None
+        marks = mark.what == "reconcile" and mark.name == MARK
+        if mark.name is None or not (marks or self.verdict is not None):
+            return None
+        return (mark.subject.id if isinstance(mark.subject, TaskSubject) else None), mark.name
+
     def to_json(self) -> dict[str, Json]:
         """A line of a journal."""
-        line: dict[str, Json] = {"point": str(self.point), "ms": self.at_ms}
-        if self.verdict is not None:
-            line["verdict"] = self.verdict
-        if self.mark is not None and isinstance(self.mark.subject, TaskSubject):
-            line["task"] = self.mark.subject.id
-        return line
+        return {"point": str(self.point), "ms": self.at_ms}
+
+
+def carried(changes: Changes) -> tuple[TaskId, ...]:
+    """The waiting tasks that this commit freed and ended along with the last work that they waited for (T2, T4).
+
+    A generation is one: its last tool's result ends it, and the next one begins, in one commit.
+    """
+    return tuple(
+        id
+        for id, change in changes.tasks.items()
+        if change.before is not None and isinstance(change.before.state, stored.Waiting) and not change.after.live
+    )
+
+
+def _act_json(act: Act) -> JsonObject:
+    """A line of a journal."""
+    task, verdict = act
+    return {"task": task, "verdict": verdict}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """What a life told of itself before it ended: where it was, when, and on which verdicts it acted.
+    """What a life told of itself before it ended: where it was, when, and on which verdicts it acted, in order.
 
-    `acted` holds for each task the first verdict that was acted on in that life. `ended_ms` is None for a life that
-    passed no point.
+    `ended_ms` is None for a life that passed no point.
     """
 
     points: tuple[Point, ...] = ()
-    acted: Mapping[int, str] = field(default_factory=dict)
+    acts: tuple[Act, ...] = ()
     ended_ms: int | None = None
 
 
@@ -79,21 +108,18 @@ def read_journal(path: Path) -> Journal:
     except FileNotFoundError:
         return Journal()
     points: list[Point] = []
-    acted: dict[int, str] = {}
+    acts: list[Act] = []
     ended_ms: int | None = None
     for line in lines:
         match json.loads(line):
-            case {"point": str(point), "ms": int(at_ms), **rest}:
+            case {"point": str(point), "ms": int(at_ms)}:
                 points.append(Point.parse(point))
                 ended_ms = at_ms
-                match rest:
-                    case {"verdict": str(verdict), "task": int(task)}:
-                        acted.setdefault(task, verdict)
-                    case _:
-                        pass
+            case {"verdict": str(verdict), "task": int() | None as task}:
+                acts.append((TaskId(task) if task is not None else None, verdict))
             case other:
                 raise BadRecord(f"{path.name}: {other!r} is no line of a journal")
-    return Journal(points=tuple(points), acted=acted, ended_ms=ended_ms)
+    return Journal(points=tuple(points), acts=tuple(acts), ended_ms=ended_ms)
 
 
 class Recorder:
@@ -114,6 +140,8 @@ class Recorder:
         self.passed: list[Passed] = []
         self.published: list[Changes] = []
         """What every published commit changed, for those that `follow` was told of."""
+        self.acts: list[Act] = []
+        """The verdicts that this life acted on, in order, those that one commit carried out with another included."""
         self._journal = journal
         self._files = files
 
@@ -121,6 +149,8 @@ class Recorder:
         """Keep what was published, and count what it created; a listener of the session."""
         self.published.append(changes)
         self.namer.follow(changes)
+        for task in carried(changes):
+            self._act((task, "resume"))
 
     async def reach(self, mark: Mark) -> None:
         """Pass the point. Raises: SimulatedCrash when this life is over."""
@@ -158,7 +188,14 @@ class Recorder:
         self.passed.append(passed)
         if self._journal is not None:
             append(self._journal, passed.to_json())
+        if passed.act is not None:
+            self._act(passed.act)
         self._arrived(point)
+
+    def _act(self, act: Act) -> None:
+        self.acts.append(act)
+        if self._journal is not None:
+            append(self._journal, _act_json(act))
 
     def _arrived(self, point: Point) -> None:
         """A place for plans."""

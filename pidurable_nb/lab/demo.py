@@ -12,19 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pidurable_nb.engine.decide import STARTS
-from pidurable_nb.engine.registry import Registry
+from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.errors import NotAStore
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.crash import read_journal
+from pidurable_nb.lab.crash import Journal, read_journal
 from pidurable_nb.lab.explain import explain
 from pidurable_nb.lab.forkserver import Ended, ForkServer
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Plan
-from pidurable_nb.lab.scenario import RESTS, Facts, Scenario, builtins, facts_of, standing, violations
+from pidurable_nb.lab.scenario import Facts, Scenario, builtins, facts_of, standing, violations
+from pidurable_nb.lab.verdict_check import acted, disagreements
+from pidurable_nb.store.stranger import StoreFile
 
-__all__ = ["Died", "Shown", "agree", "demonstrate", "predicted", "show"]
+__all__ = ["Died", "Shown", "demonstrate", "predicted", "show"]
 
 _CHILD: Final = "pidurable_nb.lab.run:child"
 _LIFE_S: Final = 60.0
@@ -100,13 +101,13 @@ def show(scenario: Scenario, folder: Path, server: ForkServer) -> Shown:
     store, ledger = folder / "store.sqlite", folder / LEDGER
     at = None if scenario.kill_point is None else Point.parse(scenario.kill_point)
     plan = Plan(at=at, kind="kill", virtual=scenario.virtual, journal=folder / "journal-1.jsonl")
-    verdicts: Mapping[int, str] = {}
+    verdicts: tuple[Verdict, ...] = ()
     died: list[Died] = []
     while True:
         assert plan.journal is not None
         ended = server.run(_CHILD, _argument(scenario, store, ledger, plan), timeout_s=_LIFE_S)
         journal = read_journal(plan.journal)
-        agreed = agree(verdicts, journal.acted, whole=ended.signal is None)
+        agreed = _as_foretold(verdicts, journal, whole=ended.signal is None)
         if ended.signal is None or ended.timed_out or len(died) == scenario.lives:
             break
         died.append(Died(ended.signal, journal.points[-1] if journal.points else None, agreed))
@@ -123,7 +124,7 @@ def show(scenario: Scenario, folder: Path, server: ForkServer) -> Shown:
         applied=facts.applied,
         outcome=_outcome(facts),
         steps=sum(point.edge == "before" and point.what in _STEPS for point in journal.points),
-        verdicts=tuple(verdicts.values()),
+        verdicts=tuple(verdict.name for verdict in verdicts),
         predicted_equals_done=bool(died) and agreed and all(each.agreed for each in died),
         broken=(*_complaints(ended), *violations(scenario, facts)),
     )
@@ -138,33 +139,19 @@ class Died:
     agreed: bool
 
 
-def predicted(scenario: Scenario, store: Path, *, now_ms: int | None) -> Mapping[int, str]:
-    """The verdict for each live task of a store that nobody has open, with the code of the scenario; by task id."""
-    code = Registry()
-    for first in scenario.tasks():
-        code.install(first)
+def predicted(scenario: Scenario, store: Path, *, now_ms: int | None) -> tuple[Verdict, ...]:
+    """The verdict for each live task of a store that nobody has open, with the code of the scenario."""
     try:
-        found = explain(store, code=code, policy=scenario.settings.engine.policy, now_ms=now_ms)
+        with StoreFile.open(store) as file:
+            code, policy = scenario.program().code_for(file), scenario.settings.engine.policy
+            return explain(file, code=code, policy=policy, now_ms=now_ms).tasks
     except NotAStore:  # it died before the store was made
-        return {}
-    return {verdict.id: verdict.name for verdict in found.tasks}
+        return ()
 
 
-def agree(verdicts: Mapping[int, str], acted: Mapping[int, str], *, whole: bool) -> bool:
-    """Whether what was done first with each task, in the order it was done, is what was predicted.
-
-    A life that was cut may not have come to all of it. What waits and sleeps resumes in time. And work that ran in this
-    life may fail and so abort what had not begun yet: only what is settled at once is certain (O6).
-    """
-    ran = False
-    for id, done in acted.items():
-        verdict = verdicts.get(id, done)
-        in_time = done == "resume" and verdict in ("wait", "sleep")
-        overtaken = done == "abort" and ran
-        if done != verdict and not in_time and not overtaken:
-            return False
-        ran = ran or (done in STARTS and done != "abort")
-    return not whole or all(id in acted or verdict in RESTS for id, verdict in verdicts.items())
+def _as_foretold(verdicts: Sequence[Verdict], journal: Journal, *, whole: bool) -> bool:
+    """Whether a life did what was predicted. One that was cut may not have come to all of it."""
+    return not disagreements(verdicts, acted(journal.acts), may_rest=lambda verdict: not whole)
 
 
 def _argument(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> JsonObject:

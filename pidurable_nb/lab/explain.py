@@ -7,7 +7,7 @@ decision needs: live work, the ended tasks that it names, and the documents of i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -17,7 +17,7 @@ from pidurable_nb.ids import Json
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.explain import Explanation
 from pidurable_nb.lab.points import TaskPlace
-from pidurable_nb.lab.scenario import Facts, Scenario
+from pidurable_nb.lab.scenario import Facts, Scenario, is_request
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.codec import (
     encode_conversation,
@@ -229,10 +229,14 @@ def beyond_policy(scenario: Scenario, facts: Facts) -> Iterator[Problem]:
 
 
 def twice(scenario: Scenario, facts: Facts) -> bool:
-    """Whether any effect happened more than once outside, allowed or not; where keys are honoured, was applied."""
+    """Whether any effect happened more than once outside, allowed or not; where keys are honoured, was applied.
+
+    Requests to a model do not count: rounds make several of one name, and one that was cut is sent again (G1).
+    """
     return any(
         (facts.applied.get(effect, 0) if scenario.policy_of(effect) == "keyed" else times) > 1
         for effect, times in facts.asked.items()
+        if not is_request(effect)
     )
 
 

@@ -5,6 +5,7 @@ kind, and what happens to one of them is counted within its life. Never decides 
 
     ticker#1/tick:effect.after@3       the third effect of the first ticker, done and not yet remembered
     2!payment#4/capture:commit.before  in the second life, before the fourth payment's commit
+    pi.generation#1/request:chunk@2    the second piece of the model's first answer has arrived
     session:vfs.sync@7                 the seventh sync of the store's files
 """
 
@@ -52,6 +53,7 @@ _OF_MARK: Final[dict[What, PointWhat]] = {
     "effect": "effect",
     "publish": "publish",
     "open": "open",
+    "chunk": "chunk",
     "reconcile": "commit",  # what settles without user code is a commit of the subject that it settles
     "outcome": "commit",
 }
@@ -240,7 +242,8 @@ class Namer:
 
     def name(self, mark: Mark) -> Point:
         """The point that a mark stands for. Counts it: ask once for each mark, in order."""
-        return self._count(self.place(mark), _OF_MARK[mark.what], mark.edge)
+        what = _OF_MARK[mark.what]
+        return self._count(self.place(mark), what, None if what in _EDGELESS else mark.edge)
 
     def name_file_op(self, op: FileOp) -> Point:
         """The point before a file operation. Counts it: ask once for each, in order."""

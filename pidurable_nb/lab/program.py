@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from pidurable_nb.agent import live
+from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.harness import Harness, Opening
 from pidurable_nb.agent.live import Ids
 from pidurable_nb.agent.opening import extensions_of, register_built_in
 from pidurable_nb.agent.recovery import COMPACTION, GENERATION, KNOWN, AssumedCode
 from pidurable_nb.agent.resolution import Agent, model_of, resolve
-from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.engine import Engine

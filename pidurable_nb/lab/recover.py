@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject, TaskId
+from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.code import Loaded
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.verdict_check import Disagreement
 from pidurable_nb.lab.walk import Perform, Step, just_run
-from pidurable_nb.lab.world import World
+from pidurable_nb.lab.world import World, copy_ledger
 from pidurable_nb.records.codec import BadRecord, loads
 
 NO_CODE = Loaded(name="")
@@ -92,8 +95,14 @@ def recover(
     if out is not None and out.exists():
         raise FileExistsError(f"{out} exists; name a new file")
     before = effects_before(ledger) if ledger is not None else None
-    perform: Perform = code.world.perform if isinstance(code.world, World) else just_run
-    with Stepper(source, tasks=code.tasks, now_ms=now_ms, perform=perform) as stepper:
+    program = code.program
+    with (
+        _outside(code, ledger) as perform,
+        Stepper(
+            source, tasks=program.tasks, tools=program.tools, extensions=program.extensions, models=program.models,
+            settings=program.settings, now_ms=now_ms, perform=perform,
+        ) as stepper,
+    ):  # fmt: skip
         stepper.run(until=until)
         if out is not None:
             stepper.save(out)
@@ -106,6 +115,22 @@ def recover(
             stopped=stepper.stopped(),
             after=stepper.inspection(),
         )
+
+
+@contextmanager
+def _outside(code: Loaded, ledger: Path | None) -> Generator[Perform]:
+    """Where effects go: the module's own world; for a scenario a copy of the ledger, and its bank; else just out."""
+    if code.world is not None:
+        yield code.world.perform
+    elif code.scenario is not None:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable_nb-world-"))
+            if code.scenario.needs_bank:
+                stack.enter_context(BankServer())
+            copy = Path(folder) / "effects.jsonl"
+            yield World(copy_ledger(ledger, copy) if ledger is not None else copy, life=2).perform
+    else:
+        yield just_run
 
 
 def effects_before(ledger: Path) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from pidurable_nb.clock import Clock, LoopClock, SystemClock
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.errors import PidurableError, StorageError
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.crash import CrashKind, CrashPlan, Passed
+from pidurable_nb.lab.crash import Act, CrashKind, CrashPlan, Passed
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.scenario import Scenario, find
@@ -136,12 +136,13 @@ class Lived:
 
     `error` is what ended it when it was neither the plan nor its own end. `ops` are the file operations, if recorded.
     `image` is a copy of the store as it was when the life died; None when it ended by itself. `published` is what its
-    commits changed, from when they were followed: not what the opening settled.
+    commits changed, from when they were followed: not what the opening settled. `acts` are the verdicts it acted on.
     """
 
     number: int
     passed: tuple[Passed, ...]
     published: tuple[Changes, ...] = ()
+    acts: tuple[Act, ...] = ()
     crashed: Point | None = None
     error: Exception | None = None
     ops: tuple[FileOp, ...] = ()
@@ -160,12 +161,12 @@ class Lived:
 async def life(scenario: Scenario, storage: Storage, recorder: CrashPlan, *, clock: Clock, ids: Ids) -> None:
     """Open the store, begin the scenario where nothing was begun, attend it, and close.
 
-    A client that got no answer asks again: what was begun is found by the tasks that the store holds.
+    A client that got no answer asks again: what was begun is found by the tasks that the store holds, what was asked
+    for by its request id.
     """
-    settings = replace(scenario.settings, clock=clock, ids=ids, probe=recorder)
-    async with Harness.open(storage, tasks=scenario.tasks(), settings=settings) as harness:
+    async with scenario.program().open(storage, clock=clock, ids=ids, probe=recorder) as harness:
         harness.engine.session.subscribe(recorder.follow)
-        if not await _roots(harness):
+        if scenario.asks or not await _roots(harness):
             await scenario.begin(harness)
         await scenario.attend(harness, await _roots(harness))
 
@@ -220,6 +221,7 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
         number=plan.number,
         passed=tuple(recorder.passed),
         published=tuple(recorder.published),
+        acts=tuple(recorder.acts),
         crashed=recorder.crashed,
         error=error,
         ops=tuple(vfs.ops),

@@ -14,16 +14,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.errors import NotAStore, PidurableError
 from pidurable_nb.lab.bank import Statement, statement
+from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.world import applied, asked
+from pidurable_nb.models.model import Model
 from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.records.transcript import EntryRecord, SubmissionRecord
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
+from pidurable_nb.tools.tool import Tool
 
 __all__ = [
     "BUILT_IN", "RESTS", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of",
@@ -43,6 +48,8 @@ class Facts:
     store: Path
     ledger: Path
     tasks: tuple[TaskRecord, ...]
+    entries: tuple[EntryRecord, ...]
+    submissions: tuple[SubmissionRecord, ...]
     asked: Mapping[str, int]
     applied: Mapping[str, int]
     books: Statement
@@ -98,18 +105,24 @@ RESTS: Final = frozenset({"parked", "blocked", "faulted"})
 class Scenario:
     """Something that can be killed anywhere and has to come out right.
 
-    `tasks` gives the code of one life; it is called once a life, as a process loads its code once. `begin` starts the
-    work, in one commit, where a store holds none yet, and `attend` is what a person does in every life until it may be
-    closed. `kill_point` is where a demonstration kills it; None where the scenario kills itself. `policy` says what was
-    chosen for effects, by patterns of their names; `invariants` gives a sentence for each promise that was broken.
-    `virtual` scenarios sleep, or depend on an order, and run on the deterministic loop.
+    `tasks`, `tools`, `extensions` and `models` give the code of one life; each is called once a life, as a process
+    loads its code once. `begin` starts the work, in one commit, where a store holds none yet; a scenario that `asks`
+    begins in every life: it submits under request ids, which admits once (S1), and awaits nothing else. `attend` is
+    what a person does in every life until it may be closed. `kill_point` is where a demonstration kills it; None where
+    the scenario kills itself. `policy` says what was chosen for effects, by patterns of their names; `invariants` gives
+    a sentence for each promise that was broken. `virtual` scenarios sleep, or depend on an order, and run on the
+    deterministic loop.
     """
 
     name: str
     title: str
     module: str
-    tasks: Callable[[], Sequence[type[Phase[object]]]]
+    tasks: Callable[[], Sequence[type[Phase[object]]]] = tuple
+    tools: Callable[[], Sequence[Tool]] = tuple
+    extensions: Callable[[], Sequence[Extension]] = tuple
+    models: Callable[[], Sequence[Model]] = tuple
     begin: Callable[[Harness], Awaitable[None]]
+    asks: bool = False
     attend: Callable[[Harness, Roots], Awaitable[None]] = until_still
     invariants: Callable[[Facts], Iterable[str]] = _none
     kill_point: str | None
@@ -123,9 +136,25 @@ class Scenario:
     def __repr__(self) -> str:
         return f"<scenario {self.name}: {self.title}>"
 
+    def program(self) -> Program:
+        """What one life is opened with."""
+        return Program(
+            tasks=tuple(self.tasks()),
+            tools=tuple(self.tools()),
+            extensions=tuple(self.extensions()),
+            models=tuple(self.models()),
+            settings=self.settings,
+        )
+
     def policy_of(self, effect: str) -> EffectPolicy | None:
         """What was chosen for an effect of that name; the first pattern that fits counts."""
-        return next((policy for pattern, policy in self.policy.items() if fnmatchcase(effect, pattern)), None)
+        chosen = next((policy for pattern, policy in self.policy.items() if fnmatchcase(effect, pattern)), None)
+        return "at_least_once" if chosen is None and is_request(effect) else chosen
+
+
+def is_request(effect: str) -> bool:
+    """Whether the effect is a request to a model: each round makes one, and one that was cut is sent again (G1)."""
+    return effect.startswith("ask ")
 
 
 # What is true afterwards.
@@ -137,14 +166,20 @@ def facts_of(store: Path, ledger: Path) -> Facts:
     Raises: StoreRefused.
     """
     tasks: tuple[TaskRecord, ...] = ()
+    entries: tuple[EntryRecord, ...] = ()
+    submissions: tuple[SubmissionRecord, ...] = ()
     with suppress(NotAStore):
         if store.exists():
             with StoreFile.of_copy(store) as file:
                 tasks = tuple(sorted(file.tasks(), key=lambda record: record.id))
+                entries = tuple(sorted(file.entries(), key=lambda record: record.id))
+                submissions = tuple(sorted(file.submissions(), key=lambda record: record.id))
     return Facts(
         store=store,
         ledger=ledger,
         tasks=tasks,
+        entries=entries,
+        submissions=submissions,
         asked=asked(ledger),
         applied=applied(ledger),
         books=statement(ledger),

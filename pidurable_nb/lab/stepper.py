@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,21 +18,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.recovery import AssumedCode
-from pidurable_nb.engine.decide import STARTS, Policy, Verdict, decide_tasks
+from pidurable_nb.agent.settings import Settings
+from pidurable_nb.engine.decide import STARTS, Verdict, decide_tasks
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import BuiltIn, Code, Registry
 from pidurable_nb.engine.snapshot import Snapshot
 from pidurable_nb.ids import JsonObject, TaskId
+from pidurable_nb.lab.crash import Act
 from pidurable_nb.lab.explain import snapshot_of
 from pidurable_nb.lab.inspect import inspect_open
+from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.rows import row_of_file
 from pidurable_nb.lab.verdict_check import Disagreement, acted, disagreements
 from pidurable_nb.lab.walk import Answer, Choice, Perform, Step, Walk, just_run
+from pidurable_nb.models.model import Model
 from pidurable_nb.probe import Mark
+from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.store.folding import fold
 from pidurable_nb.store.stranger import StoreFile
+from pidurable_nb.tools.tool import Tool
 
 T = TypeVar("T")
 
@@ -52,8 +59,9 @@ class RowChange:
 
 
 class Stepper:
-    """A recovery of a copy of `source` with this code, one step at a time.
+    """A recovery of a copy of `source` with this code and these models, one step at a time.
 
+    Work that needs a model which is not given stays where it is; with nothing given all of this package's kinds do.
     `verdicts` are read before anything is opened. `perform` stands for the outside; by default an effect is run. Use
     it as a context manager, from any one thread at a time; the walk itself has a thread of its own.
 
@@ -65,15 +73,20 @@ class Stepper:
         source: Path,
         *,
         tasks: Sequence[type[Phase[object]]] = (),
+        tools: Sequence[Tool] = (),
+        extensions: Sequence[Extension] = (),
+        models: Sequence[Model] = (),
+        settings: Settings | None = None,
         now_ms: int | None = None,
-        restart_limit: int = 5,
         perform: Perform = just_run,
         patience_s: float = 60.0,
     ) -> None:
         self.source = source
         self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        self._tasks = list(tasks)
-        self._policy = Policy(restart_limit=restart_limit)
+        self._program = Program(
+            tasks=tuple(tasks), tools=tuple(tools), extensions=tuple(extensions), models=tuple(models),
+            settings=settings if settings is not None else Settings(),
+        )  # fmt: skip
         self._perform = perform
         self._patience_s = patience_s
         self._folder = tempfile.TemporaryDirectory(prefix="pidurable_nb-walk-")
@@ -89,7 +102,8 @@ class Stepper:
         self._image = copy_store(source, image)
         self._before = StoreFile.of_copy(copy_store(self._image, self._new_folder()))
         self.snapshot: Snapshot = snapshot_of(self._before)
-        self.verdicts: Mapping[TaskId, Verdict] = decide_tasks(self.snapshot, self._code(), self._policy, self.now_ms)
+        policy = self._program.settings.engine.policy
+        self.verdicts: Mapping[TaskId, Verdict] = decide_tasks(self.snapshot, self._code(), policy, self.now_ms)
         self._walk: Walk = self._on_thread(lambda: self._begin(()))
 
     def __enter__(self) -> Stepper:
@@ -184,8 +198,13 @@ class Stepper:
 
     def disagreements(self) -> tuple[Disagreement, ...]:
         """The tasks of which something else was done than predicted; empty, or this package is wrong."""
-        done = acted((step.task, step.verdict) for step in self.steps if step.verdict is not None)
-        return disagreements(self.verdicts.values(), done, may_rest=self._not_yet)
+        return disagreements(self.verdicts.values(), acted(self._acts()), may_rest=self._not_yet)
+
+    def _acts(self) -> Iterator[Act]:
+        for step in self.steps:
+            if step.verdict is not None:
+                yield step.task, step.verdict
+            yield from ((task, "resume") for task in step.carried)
 
     def _not_yet(self, verdict: Verdict) -> bool:
         """It was not reached: the walk was stopped, time did not come to it, or what it is held by still lives."""
@@ -198,7 +217,7 @@ class Stepper:
         if harness is None:
             return ()
         verdicts = self._on_thread(harness.engine.verdicts)
-        return tuple((v.id, need) for v in verdicts if (need := _need(v)) is not None)
+        return tuple((v.id, need) for v in verdicts if (need := _need(v, self._walk.needs)) is not None)
 
     def inspection(self) -> JsonObject:
         """The copy as `inspect` shows it."""
@@ -216,18 +235,15 @@ class Stepper:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _code(self) -> Code:
-        registry = Registry()
-        for first in self._tasks:
-            registry.install(first)
-        return AssumedCode(installed=registry)
+        """What is predicted with: of nothing given, that built-in kinds are as here, and nothing else is installed."""
+        return AssumedCode(installed=Registry()) if self._program.empty else self._program.code_for(self._before)
 
     def _begin(self, answers: Sequence[Answer]) -> Walk:
         self._copy = copy_store(self._image, self._new_folder())
         return Walk(
             self._copy,
-            tasks=self._tasks,
+            program=self._program,
             now_ms=self.now_ms,
-            restart_limit=self._policy.restart_limit,
             answers=answers,
             perform=self._perform,
             patience_s=self._patience_s,
@@ -253,7 +269,7 @@ class Stepper:
         return found
 
 
-def _need(verdict: Verdict) -> str | None:
+def _need(verdict: Verdict, needs: Callable[[TaskRecord], str]) -> str | None:
     if verdict.name == "blocked":
         return verdict.needs
     if verdict.name == "parked":
@@ -261,7 +277,7 @@ def _need(verdict: Verdict) -> str | None:
     if verdict.name == "faulted":
         return "mended code or retry"
     if verdict.name in STARTS | {"interrupt"} and isinstance(verdict.facts.fit, BuiltIn):
-        return f"{verdict.task.kind} {verdict.task.version}"
+        return needs(verdict.task)
     if verdict.name == "sleep":
         return "time"
     return None

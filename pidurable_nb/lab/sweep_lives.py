@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pidurable_nb.agent.recovery import AssumedCode
-from pidurable_nb.engine.registry import Code, Registry
 from pidurable_nb.errors import NotAStore, StoreRefused
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.explain import Explanation, explain
@@ -37,7 +35,7 @@ from pidurable_nb.lab.invariants import (
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Lived, Plan, carry, run_here
 from pidurable_nb.lab.scenario import Facts, Scenario, facts_of
-from pidurable_nb.lab.verdict_check import acted, acts_of, disagreements
+from pidurable_nb.lab.verdict_check import acted, disagreements
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
@@ -123,19 +121,12 @@ def look(scenario: Scenario, store: Path, *, now_ms: int) -> Looked:
     try:
         with StoreFile.of_copy(store) as file:
             policy = scenario.settings.engine.policy
-            explained = explain(file, code=_code_of(scenario), policy=policy, now_ms=now_ms)
+            explained = explain(file, code=scenario.program().code_for(file), policy=policy, now_ms=now_ms)
             return Looked(content=content_of(file), explained=explained)
     except NotAStore:  # it died before its first opening came to an end
         return Looked(content=NOTHING_THERE, explained=None)
     except StoreRefused as error:
         return Looked(content=replace(NOTHING_THERE, wrong=(str(error),)), explained=None)
-
-
-def _code_of(scenario: Scenario) -> Code:
-    registry = Registry()
-    for first in scenario.tasks():
-        registry.install(first)
-    return AssumedCode(installed=registry)
 
 
 # Dying.
@@ -308,7 +299,7 @@ class _Course:
         live_on = {record.id for record in self._facts.tasks if record.live} if self._facts is not None else set[int]()
         for each in disagreements(
             explained.tasks,
-            acted(acts_of(lived.passed)),
+            acted(lived.acts),
             may_rest=lambda verdict: not self.ended or verdict.id in live_on,
         ):
             text = f"task {each.task} was predicted to {each.predicted} in life {lived.number}, and did {each.done}"

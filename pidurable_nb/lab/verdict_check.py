@@ -1,30 +1,28 @@
 """Owns the question whether recovery did what was predicted, for steppers, sweeps and demonstrations alike.
 
 A prediction is read from a store that nobody has open; what was done is the first verdict that the engine acted on for
-each task afterwards. What follows from the store is marked before anything is started (O6): a task that is marked later
-was overtaken by what others did in the new life, and is aborted whatever was predicted. Never decides, and never runs
-a recovery.
+each task afterwards. A waiting task that the commit of another freed and ended was resumed by that commit. What follows
+from the store is marked before anything is started (O6): a task that is marked later was overtaken by what others did
+in the new life, and is aborted whatever was predicted. Never decides, and never runs a recovery.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pidurable_nb.engine.decide import STARTS, Verdict
 from pidurable_nb.engine.registry import BuiltIn
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.crash import Passed
-from pidurable_nb.probe import TaskSubject
+from pidurable_nb.lab.crash import MARK, Act
 
-__all__ = ["NOTHING", "Acted", "Disagreement", "acted", "acts_of", "agrees", "disagreements"]
+__all__ = ["NOTHING", "Acted", "Disagreement", "acted", "agrees", "disagreements"]
 
 NOTHING: Final = "nothing"
 """What was done to a task to which nothing was done."""
 
 _RESTS: Final = frozenset({"blocked", "parked", "faulted"})
-_MARK: Final = "mark"
 _OVERTAKEN: Final = frozenset({"abort", "orphan", NOTHING})
 _TIMED: Final = frozenset({"wait", "sleep"})
 _IN_TIME: Final = frozenset({"resume", "poll", "abort", "orphan", "finish"})
@@ -48,28 +46,18 @@ class Acted:
     overtaken: frozenset[TaskId]
 
 
-def acted(acts: Iterable[tuple[TaskId | None, str]]) -> Acted:
-    """What was done, from the verdicts acted on and their tasks, in order; None where there was more than one task."""
+def acted(acts: Iterable[Act]) -> Acted:
+    """What was done, from the verdicts acted on, in order."""
     first: dict[TaskId, str] = {}
     overtaken: set[TaskId] = set()
     begun = False
     for task, verdict in acts:
         begun = begun or verdict in STARTS
-        if task is not None and verdict != _MARK:
+        if task is not None and verdict != MARK:
             first.setdefault(task, verdict)
         elif task is not None and begun and task not in first:
             overtaken.add(task)
     return Acted(first=first, overtaken=frozenset(overtaken))
-
-
-def acts_of(passed: Iterable[Passed]) -> Iterator[tuple[TaskId | None, str]]:
-    """The verdicts that a life acted on, and its marks, in order."""
-    for each in passed:
-        mark = each.mark
-        if mark is None or mark.name is None or mark.edge != "before":
-            continue
-        if each.verdict is not None or (mark.what == "reconcile" and mark.name == _MARK):
-            yield mark.subject.id if isinstance(mark.subject, TaskSubject) else None, mark.name
 
 
 def disagreements(

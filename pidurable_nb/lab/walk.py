@@ -11,19 +11,20 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.live import uuid7
-from pidurable_nb.agent.settings import Settings
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Seq, TaskId
+from pidurable_nb.lab.crash import carried
 from pidurable_nb.lab.loop import DeterministicLoop
+from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.rows import inline, row_of_storage
 from pidurable_nb.lab.world import SimulatedCrash
-from pidurable_nb.probe import Mark, TaskSubject
+from pidurable_nb.probe import Mark, Subject, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.sqlite import SqliteStorage
@@ -36,6 +37,8 @@ Choice = Literal["auto", "run", "record", "happened", "not"]
 """
 StepKind = Literal["reconcile", "reserve", "effect", "commit", "outcome", "place"]
 
+PROGRESS: Final = "progress"
+"""The name of a commit that stores what there is so far (V5)."""
 _GATED = frozenset({"open", "reconcile", "reserve", "memo", "commit"})
 
 
@@ -48,7 +51,8 @@ class Step:
     """One step of a recovery, as it happened.
 
     `verdict` is the one that was acted on, where the step acts on one. `changed` are rows of the store. `effect` is
-    the name of the effect that this step is about, `asked` whether the outside was asked for it.
+    the name of the effect that this step is about, `asked` whether the outside was asked for it. `carried` are waiting
+    tasks that the commit of this step resumed and ended along with it (T2).
     """
 
     n: int
@@ -60,6 +64,7 @@ class Step:
     verdict: str | None = None
     effect: str | None = None
     asked: bool = False
+    carried: tuple[TaskId, ...] = ()
     seq: Seq | None = None
 
 
@@ -73,37 +78,66 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an effect gave. `error` is what it raised; `asked` whether the outside was asked for it."""
+    """What an effect gave. `error` is what it raised; `asked` whether the outside was asked for it.
+
+    `took_s` is the virtual time that it took. `wrote`: its own task wrote to the store meanwhile, as a tool's body may;
+    answering from the record would leave that out, so it is run again where a walk is made again.
+    """
 
     name: str
     value: object
     error: Exception | None = None
     asked: bool = True
+    took_s: float = 0.0
+    wrote: bool = False
+
+
+@dataclass(slots=True)
+class Begun:
+    """An effect that was begun, in the order of beginnings; `answer` is None while there is none yet."""
+
+    name: str
+    subject: Subject
+    asked: bool
+    told: str
+    answer: Answer | None = None
+    wrote: bool = False
 
 
 class Gatekeeper:
-    """The probe of a walk: everything waits here, and one thing at a time goes on."""
+    """The probe of a walk: everything waits here, and one thing at a time goes on.
+
+    What is stored of an answer or of output while it arrives (V5) is no step of its own.
+    """
 
     one_by_one = True
 
     def __init__(self, *, answers: Sequence[Answer], perform: Perform) -> None:
         self.waiting: list[Gate] = []
-        self.given: list[Answer] = []
+        self.begun: list[Begun] = []
         self.rows: list[str] = []
         self.seq: Seq | None = None
         self.choice: Choice = "auto"
-        self.told = ""
+        self.carried: list[TaskId] = []
         self.died = False
         self._answers = list(answers)
         self._perform = perform
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """Everything that effects gave, on this pass and, behind it, on earlier ones."""
-        return (*self.given, *self._answers)
+        """Everything that effects gave, on this pass and, behind it, on earlier ones; up to one that gave nothing yet."""
+        given: list[Answer] = []
+        for each in self.begun:
+            if each.answer is None:
+                return tuple(given)
+            given.append(each.answer)
+        return (*given, *self._answers)
 
     async def reach(self, mark: Mark) -> None:
-        if mark.edge == "before" and mark.what in _GATED:
+        if mark.edge == "before" and mark.what in _GATED and mark.name != PROGRESS:
+            for each in self.begun:
+                if each.answer is None and _same_task(each.subject, mark.subject):
+                    each.wrote = True
             await self._wait(mark)
 
     def note(self, mark: Mark) -> None:
@@ -127,32 +161,44 @@ class Gatekeeper:
         if recorded is not None and recorded.name != name:
             recorded = None  # other code, another way: what follows was not recorded
             self._answers.clear()
-        if recorded is not None and self.choice in ("auto", "record"):
-            answer = recorded
+        known = recorded if recorded is not None and self.choice in ("auto", "record") else None
+        asks = known.asked if known is not None else self.choice not in ("happened", "not")
+        begun = Begun(name, mark.subject, asks, "from the record" if known is not None else self.choice)
+        self.begun.append(begun)
+        if known is not None and not known.wrote:
+            await asyncio.sleep(known.took_s)
+            answer = known
         else:
-            answer = await self._give(mark, name, do)
-        self.told = "from the record" if answer is recorded else self.choice
-        self.given.append(answer)
+            answer = await self._give(mark, begun, do)
+        begun.answer = answer
         if answer.error is not None:
             raise answer.error
         return answer.value  # type: ignore[return-value]  # recorded from this effect; an assumed one answers None
 
-    async def _give(self, mark: Mark, name: str, do: Callable[[], object]) -> Answer:
+    async def _give(self, mark: Mark, begun: Begun, do: Callable[[], object]) -> Answer:
+        name = begun.name
         match self.choice:
             case "auto" | "run" | "record":
+                loop = asyncio.get_running_loop()
+                began = loop.time()
                 try:
-                    return Answer(name, await self._perform(mark, do))
+                    value, failed = await self._perform(mark, do), None
                 except Exception as error:
-                    return Answer(name, None, error)
+                    value, failed = None, error
                 except SimulatedCrash:
                     self.died = True  # the effect took the process with it: this life takes no step any more
-                    self.given.append(Answer(name, None))
-                    await asyncio.get_running_loop().create_future()
+                    begun.answer = Answer(name, None)
+                    await loop.create_future()
                     raise
+                return Answer(name, value, failed, took_s=loop.time() - began, wrote=begun.wrote)
             case "happened":
                 return Answer(name, None, asked=False)
             case "not":
                 return Answer(name, None, NotHappened(f"{name}: assumed not to have happened"), asked=False)
+
+
+def _same_task(one: Subject, other: Subject) -> bool:
+    return isinstance(one, TaskSubject) and isinstance(other, TaskSubject) and one.id == other.id
 
 
 Perform = Callable[[Mark, Callable[[], object]], Awaitable[object]]
@@ -185,9 +231,8 @@ class Walk:
         self,
         store: Path,
         *,
-        tasks: Sequence[type[Phase[object]]],
+        program: Program,
         now_ms: int,
-        restart_limit: int = 5,
         answers: Sequence[Answer] = (),
         perform: Perform = just_run,
         patience_s: float = 60.0,
@@ -196,15 +241,23 @@ class Walk:
         self.reports: list[BaseException] = []
         self.harness: Harness | None = None
         self.steps: list[Step] = []
+        self._program = program
         self._patience_s = patience_s
         self._loop = DeterministicLoop()
         self._storage = SqliteStorage(store, inline=True)
-        settings = Settings(clock=LoopClock(now_ms), ids=Counted(), probe=self.gatekeeper, restart_limit=restart_limit)
-        self._opening = self._loop.create_task(self._open(tasks, settings), name="open")
+        self._opening = self._loop.create_task(self._open(LoopClock(now_ms)), name="open")
         self._run()
 
-    async def _open(self, tasks: Sequence[type[Phase[object]]], settings: Settings) -> None:
-        self.harness = await Harness.open(self._storage, tasks=tasks, settings=settings, on_report=self.reports.append)
+    async def _open(self, clock: LoopClock) -> None:
+        """Nothing starts before it is settled what this program can run."""
+        report = self.reports.append
+        harness = await self._program.open(
+            self._storage, clock=clock, ids=Counted(), probe=self.gatekeeper, run=False, on_report=report
+        )
+        harness.engine.code = self._program.code_of(harness.engine, harness.shop.states)
+        harness.engine.session.subscribe(lambda changes: self.gatekeeper.carried.extend(carried(changes)))
+        self.harness = harness
+        harness.resume()
 
     def _run(self) -> None:
         """Run until everything waits at a gate; let a little time pass when nothing does."""
@@ -234,11 +287,13 @@ class Walk:
         keeper = self.gatekeeper
         while keeper.waiting and not keeper.died:
             gate = keeper.waiting.pop(0)
-            keeper.rows, keeper.seq, keeper.choice = [], None, choice
+            keeper.rows, keeper.carried, keeper.seq, keeper.choice = [], [], None, choice
+            begun = len(keeper.begun)
             gate.open.set_result(None)
             self._run()
             if gate.mark.what == "effect" or keeper.rows:
-                self.steps.append(self._step(gate.mark))
+                effect = keeper.begun[begun] if gate.mark.what == "effect" else None
+                self.steps.append(self._step(gate.mark, effect))
                 return self.steps[-1]
         return None
 
@@ -247,10 +302,15 @@ class Walk:
         if self.harness is not None:
             self.harness.install(first)
 
-    def _step(self, mark: Mark) -> Step:
+    def needs(self, record: TaskRecord) -> str:
+        """What a live task that is not run here is in need of."""
+        states = self.harness.shop.states if self.harness is not None else {}
+        return self._program.needs(record, states.get(record.conversation, {}))
+
+    def _step(self, mark: Mark, effect: Begun | None) -> Step:
         keeper = self.gatekeeper
         task = mark.subject.id if isinstance(mark.subject, TaskSubject) else _only_task(keeper.rows)
-        kind, text, laws = self._told(mark, task)
+        kind, text, laws = self._told(mark, task, effect)
         return Step(
             n=len(self.steps) + 1,
             kind=kind,
@@ -260,11 +320,12 @@ class Walk:
             changed=tuple(dict.fromkeys(keeper.rows)),
             verdict=mark.name if mark.what in ("reserve", "reconcile") else None,
             effect=mark.name if mark.what == "effect" else None,
-            asked=mark.what == "effect" and keeper.given[-1].asked,
+            asked=effect is not None and effect.asked,
+            carried=tuple(keeper.carried),
             seq=keeper.seq,
         )
 
-    def _told(self, mark: Mark, task: TaskId | None) -> tuple[StepKind, str, tuple[str, ...]]:
+    def _told(self, mark: Mark, task: TaskId | None, effect: Begun | None) -> tuple[StepKind, str, tuple[str, ...]]:
         match mark.what:
             case "open":
                 return "reconcile", "What ran when it died is pending again, and counted.", mark.laws
@@ -275,13 +336,15 @@ class Walk:
             case "memo":
                 return "commit", f"It remembers {mark.name}; a rerun will know.", ("M1",)
             case "effect":
-                return "effect", _effect_text(mark, self.gatekeeper), ("M3", "E6") if mark.key else ("M3",)
+                return "effect", _effect_text(mark.name, effect, self.died), ("M3", "E6") if mark.key else ("M3",)
             case _:
                 return self._committed(task)
 
     def _committed(self, task: TaskId | None) -> tuple[StepKind, str, tuple[str, ...]]:
         record = self._task_now(task) if task is not None else None
         if record is None:
+            if task is not None and self.gatekeeper.carried:
+                return "outcome", "It ends, and with it who waited for it; what comes next begins.", ("C1", "T2", "T6")
             if task is not None:
                 return "outcome", "It has its outcome, and ends.", ("C1", "T6")
             return "commit", "What the block wrote landed whole.", ("C1",)
@@ -318,15 +381,15 @@ def _only_task(rows: Sequence[str]) -> TaskId | None:
     return TaskId(int(tasks.pop().removeprefix("tasks/"))) if len(tasks) == 1 else None
 
 
-def _effect_text(mark: Mark, keeper: Gatekeeper) -> str:
-    if keeper.died:
-        return f"The process dies in it: {mark.name}."
-    match keeper.told:
+def _effect_text(name: str | None, effect: Begun | None, died: bool) -> str:
+    if died:
+        return f"The process dies in it: {name}."
+    match effect.told if effect is not None else None:
         case "from the record":
-            return f"Answered from the record: {mark.name}."
+            return f"Answered from the record: {name}."
         case "not":
-            return f"Assumed not to have happened: {mark.name}."
+            return f"Assumed not to have happened: {name}."
         case "happened":
-            return f"Assumed to have happened: {mark.name}."
+            return f"Assumed to have happened: {name}."
         case _:
-            return f"The outside is asked: {mark.name}."
+            return f"The outside is asked: {name}."

@@ -72,7 +72,7 @@ class Cells:
         tools = self._newest("tool", [(n, v) for n, v in values if isinstance(v, Tool)], _name, remarks)
         loose = [tool for tool in tools.values() if tool.name not in bundled]
         own = (Extension(CELLS, tools=loose),) if loose else ()
-        models = self._newest("model", [(n, v) for n, v in values if is_model(v)], lambda model: str(model.ref), remarks)
+        models = self._newest("model", [(n, v) for n, v in values if is_model(v)], _ref, remarks)
         return Offer(extensions=(*extensions.values(), *own), models=tuple(models.values()), remarks=tuple(remarks))
 
     def install(self, harness: Harness) -> list[str]:
@@ -142,6 +142,10 @@ def is_model(value: object) -> TypeGuard[Model]:
 
 def _name(bundle: Extension | Tool) -> str:
     return bundle.name
+
+
+def _ref(model: Model) -> str:
+    return str(model.ref)
 
 
 def _changes(harness: Harness, offer: Offer) -> Iterator[Callable[[], None]]:

@@ -110,7 +110,7 @@ class Desk:
         name: str | None = None,
         copied_from: Path | None = None,
     ) -> Opened:
-        """Open a store with the code and models of this notebook, and bind it to a name. What was open is closed before."""
+        """Open a store with the code and models of this notebook, and bind it to a name. What was open is closed."""
         self.close()
         tasks = tuple(self.tasks_for(copied_from or path).values())
         chosen = durability or self.preferences.durability

@@ -10,14 +10,20 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 SETTLE_S = 5.0
 """How long interrupted work may take to end, and an orderly close at exit."""
+
+
+class _End:
+    """Nothing more is told."""
 
 
 class HostEnded(RuntimeError):
@@ -70,10 +76,30 @@ class Host:
         try:
             return future.result(timeout_s)
         except (KeyboardInterrupt, TimeoutError):
-            if not future.done():
-                future.cancel()
-                self._settle()
+            self._cancel(future)
             raise
+
+    def follow(
+        self, work: Callable[[Callable[[V], None]], Coroutine[None, None, T]], show: Callable[[V], None], every_s: float
+    ) -> T:
+        """Like `call`; what the work tells meanwhile is shown here, only the newest, and at most so often.
+
+        An interrupt cancels the work, lets it settle and is raised again.
+        """
+        told: SimpleQueue[V | _End] = SimpleQueue()
+        future = self.submit(work(told.put))
+        future.add_done_callback(lambda ended: told.put(_End()))
+        try:
+            while not isinstance(news := told.get(), _End):
+                while not told.empty() and not isinstance(later := told.get(), _End):
+                    news = later
+                show(news)
+                if future in wait((future,), every_s).done:
+                    break
+        except KeyboardInterrupt:
+            self._cancel(future)
+            raise
+        return future.result()
 
     async def carry(self, work: Coroutine[None, None, T]) -> T:
         """What `work` returns, awaited from any loop. Cancelling the waiter cancels the work."""
@@ -94,8 +120,11 @@ class Host:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(SETTLE_S)
 
-    def _settle(self) -> None:
-        """Give what was cancelled a moment: its cancellation is delivered after its commit has settled."""
+    def _cancel(self, future: Future[T]) -> None:
+        """Cancel it and give it a moment: its cancellation is delivered after its commit has settled."""
+        if future.done():
+            return
+        future.cancel()
 
         async def turn() -> None:
             await asyncio.sleep(0.05)

@@ -17,6 +17,9 @@ from pidurable_nb.store.visible import columns, fitted, visible
 
 LONGEST: Final = 80
 """Values longer than this are cut, with their size."""
+MOST_LINES: Final = 1000
+"""And texts of more lines."""
+TAB: Final = 4
 
 Tone = Literal["com", "lost", "again", "unk", "int", "quiet"]
 COLOURS: Final[Mapping[Tone, tuple[str, str]]] = {
@@ -51,6 +54,8 @@ _RULES: Final[Mapping[str, str]] = {
     " thead th": "color:var(--pi-lost,#646b74);font-weight:400",
     " :is(code,pre)": "font:11.5px/1.45 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);"
     "background:none;color:inherit;padding:0;margin:0;white-space:pre-wrap",
+    " pre.said": "font-size:12.5px;margin:6px 0",
+    " summary": "cursor:pointer",
     " ul": "margin:0;padding-left:18px",
     " li": "margin:2px 0",
     " svg": "max-width:100%;height:auto",
@@ -128,6 +133,25 @@ def cut(text: str, longest: int = LONGEST) -> str:
 def short(value: Json, longest: int = LONGEST) -> str:
     """A JSON value on one line, cut with its size."""
     return cut(dumps(value), longest)
+
+
+def lines_of(text: str, longest: int) -> list[str]:
+    """Foreign text of several lines, each made visible; what is too long is cut, and the last line says its size."""
+    given = text[:longest].replace("\r\n", "\n").split("\n")
+    whole, left, lines = len(text) <= longest and len(given) <= MOST_LINES, longest, list[str]()
+    for line in given[:MOST_LINES]:
+        shown = visible(line.expandtabs(TAB))
+        lines.append(shown[:left])
+        whole, left = whole and len(shown) <= left, left - len(shown)
+        if left < 0:
+            break
+    return lines if whole else [*lines, f"… ({len(text):,} characters, the beginning of which is shown)"]
+
+
+def prose(text: str, longest: int) -> str:
+    """Foreign text of several lines as markup, line for line and space for space."""
+    shown = "\n".join(html.escape(line, quote=True) for line in lines_of(text, longest))
+    return f'<pre class="said"><bdi>{shown}</bdi></pre>'
 
 
 def code(text: object) -> str:
