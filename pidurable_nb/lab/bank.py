@@ -1,7 +1,7 @@
 """Owns the way to the bank: the server as a process of its own, and the client that phases call. Keeps nothing.
 
 The bank stands for any outside that honours idempotency keys: asked twice with one key, it applies once and answers the
-same. The books are the ledger of the run, so that killing the bank loses nothing; which ledger travels with each
+same. Its counter for paying back is an older one, without keys. The books are the ledger of the run, so that killing the bank loses nothing; which ledger travels with each
 request, and one server serves many runs.
 """
 
@@ -132,6 +132,14 @@ class Bank:
     def refund(self, capture_key: str, key: str) -> int:
         """Give back what `capture_key` took, in cents, nothing if it took nothing; and bar it from taking later."""
         return int(str(self._ask({"op": "refund", "capture": capture_key, "key": key})["answer"]))
+
+    def pay_back(self, order: str, cents: int) -> str:
+        """Pay `cents` back for an order: the receipt. It has no key, so asked twice it pays twice."""
+        return str(self._ask({"op": "pay_back", "order": order, "cents": cents})["answer"])
+
+    def paid_back(self, order: str) -> int:
+        """How many cents were paid back for an order. It only reads the books."""
+        return int(str(self._ask({"op": "paid_back", "order": order})["answer"]))
 
     def _ask(self, request: JsonObject) -> JsonObject:
         ledger = current_ledger()

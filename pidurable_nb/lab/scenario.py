@@ -20,19 +20,21 @@ from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.errors import NotAStore, PidurableError
+from pidurable_nb.ids import Json
 from pidurable_nb.lab.bank import Statement, statement
 from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.models.model import Model
+from pidurable_nb.records.message import items
 from pidurable_nb.records.task import TaskRecord
-from pidurable_nb.records.transcript import EntryRecord, SubmissionRecord
+from pidurable_nb.records.transcript import Answered, EntryRecord, SubmissionRecord
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.tools.tool import Tool
 
 __all__ = [
     "BUILT_IN", "RESTS", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of",
-    "faulted", "find", "outcomes_are", "standing", "until", "until_still", "violations",
+    "faulted", "find", "is_request", "outcomes_are", "standing", "unanswered", "until", "until_still", "violations",
 ]  # fmt: skip
 
 EffectPolicy = Literal["at_most_once", "at_least_once", "keyed"]
@@ -58,9 +60,29 @@ class Facts:
         """The tasks that nobody owns, oldest first."""
         return tuple(record for record in self.tasks if record.owner is None)
 
+    def told(self, tool: str) -> tuple[str, ...]:
+        """What the model was told of each call of a tool, oldest first: `done`, or the code of what went wrong."""
+        results = (entry for entry in self.entries if entry.kind == "pi.tool-result" and _of_tool(entry) == tool)
+        return tuple(_code(entry) for entry in results)
+
     def of_kind(self, kind: str) -> tuple[TaskRecord, ...]:
         """The tasks of one name, oldest first."""
         return tuple(record for record in self.tasks if record.kind == kind)
+
+
+def _of_tool(result: EntryRecord) -> Json:
+    return result.model[0].get("toolName") if result.model else None
+
+
+def _code(result: EntryRecord) -> str:
+    said = result.data.get("diagnostics") if isinstance(result.data, Mapping) else None
+    for diagnostic in items(said) if said is not None else ():
+        match diagnostic:
+            case {"severity": "error", "code": str(code)}:
+                return code
+            case _:
+                pass
+    return "done"
 
 
 def _none(facts: Facts) -> Iterable[str]:
@@ -206,6 +228,16 @@ def outcomes_are(facts: Facts, **expected: str) -> Iterator[str]:
         for record in found:
             if standing(record) != outcome:
                 yield f"{kind} {record.id} is {standing(record)}, not {outcome}"
+
+
+def unanswered(facts: Facts) -> Iterator[str]:
+    """A sentence for each input that has no answer, and one where nothing was asked at all."""
+    inputs = [record for record in facts.submissions if record.type == "input"]
+    if not inputs:
+        yield "nobody was ever heard: no input was admitted"
+    for record in inputs:
+        if not isinstance(record.state, Answered):
+            yield f"submission {record.id} of conversation {record.conversation} is {record.status}, not answered"
 
 
 def standing(record: TaskRecord) -> str:

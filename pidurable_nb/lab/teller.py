@@ -100,6 +100,19 @@ def refund(ledger: str, capture_key: str, key: str) -> int:
     return amount
 
 
+def pay_back(ledger: str, order: str, cents: int) -> str:
+    """Pay, and write down that it was paid. Here are no keys: who asks twice is paid twice."""
+    effect = f"pay back {order}"
+    receipt = f"R-{order}-{sum(line['effect'] == effect for line in read_book(ledger)) + 1}"
+    enter(ledger, {"effect": effect, "edge": "applied", "key": receipt, "value": cents})
+    return receipt
+
+
+def paid_back(ledger: str, order: str) -> int:
+    """How many cents the books say were paid back for an order."""
+    return sum(line.get("value", 0) for line in read_book(ledger) if line["effect"] == f"pay back {order}")
+
+
 def answer(request: dict[str, object], declines: frozenset[int]) -> dict[str, object]:
     """The answer to one request."""
     match request:
@@ -109,6 +122,10 @@ def answer(request: dict[str, object], declines: frozenset[int]) -> dict[str, ob
             return {"answer": capture(ledger, n, auth, key, declines)}
         case {"op": "refund", "ledger": str(ledger), "capture": str(capture_key), "key": str(key)}:
             return {"answer": refund(ledger, capture_key, key)}
+        case {"op": "pay_back", "ledger": str(ledger), "order": str(order), "cents": int(cents)}:
+            return {"answer": pay_back(ledger, order, cents)}
+        case {"op": "paid_back", "ledger": str(ledger), "order": str(order)}:
+            return {"answer": paid_back(ledger, order)}
         case _:
             return {"error": f"it does not know {request!r}"}
 

@@ -125,12 +125,8 @@ class Gatekeeper:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """Everything that effects gave, on this pass and, behind it, on earlier ones; up to one that gave nothing yet."""
-        given: list[Answer] = []
-        for each in self.begun:
-            if each.answer is None:
-                return tuple(given)
-            given.append(each.answer)
+        """What effects gave, on this pass and, behind it, on earlier ones; one without an answer is to be run again."""
+        given = (each.answer or Answer(each.name, None, wrote=True) for each in self.begun)
         return (*given, *self._answers)
 
     async def reach(self, mark: Mark) -> None:

@@ -136,7 +136,9 @@ class _Run:
         """What `pi.live` says of a call that has no result yet."""
         state = slot.get("status")
         if state in ("pending", "running"):
-            self._change(text_in(slot, "callId"), "running" if state == "running" else "pending", text_in(slot, "output"))
+            self._change(
+                text_in(slot, "callId"), "running" if state == "running" else "pending", text_in(slot, "output")
+            )
 
     def _result(self, message: Message, entry: EntryRecord) -> None:
         state: CallState = "failed" if message.get("isError") is True else "done"

@@ -19,6 +19,7 @@ from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import ROOT, ConversationId
 from pidurable_nb.notebook import reading, tables
 from pidurable_nb.notebook.command import Command
+from pidurable_nb.notebook.conversations import transcript_table
 from pidurable_nb.notebook.desk import Desk
 from pidurable_nb.notebook.graphs import Figure, Standing, fork_graph, ownership, state_machine
 from pidurable_nb.notebook.markup import code, esc
@@ -248,7 +249,7 @@ def _transcript(desk: Desk, options: Namespace) -> Table:
     conversation = ROOT if id is None else ConversationId(id)
     with desk.looking(store) as file:
         entries = reading.transcript(file, conversation)
-    return tables.transcript_table(conversation, entries, limit=desk.preferences.max_rows)
+    return transcript_table(conversation, entries, limit=desk.preferences.max_rows)
 
 
 def _configure_forks(parser: ArgumentParser) -> None:

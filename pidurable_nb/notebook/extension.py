@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from traitlets import TraitError
 
 from pidurable_nb.notebook import svg
 from pidurable_nb.notebook.command import Commands
+from pidurable_nb.notebook.commands_agent import AGENT_COMMANDS
 from pidurable_nb.notebook.commands_lab import LAB_COMMANDS
 from pidurable_nb.notebook.commands_store import STORE_COMMANDS
 from pidurable_nb.notebook.commands_why import WHY_COMMANDS
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class _Loaded:
     magics: Pi
     matcher: Matcher
-    after_cell: Callable[[object], None]
+    hooks: Mapping[str, Callable[[object], None]]
 
 
 _loaded: dict[int, _Loaded] = {}
@@ -40,18 +41,24 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Put `%pi` into the shell. Loading twice changes nothing."""
     if id(shell) in _loaded:
         return
-    commands = Commands([*STORE_COMMANDS, *LAB_COMMANDS, *WHY_COMMANDS])
+    commands = Commands([*STORE_COMMANDS, *AGENT_COMMANDS, *LAB_COMMANDS, *WHY_COMMANDS])
     magics = _magics(shell, commands)
     Pi.pi.__doc__ = commands.help()
     shell.register_magics(magics)
     matcher = matcher_of(commands, magics.desk)
     shell.Completer.custom_matchers.append(matcher)
 
+    def before_cell(info: object) -> None:
+        named: object = getattr(info, "cell_id", None)
+        magics.desk.cell_id = named if isinstance(named, str) and named else None
+
     def after_cell(result: object) -> None:
         magics.desk.after_cell()
 
-    shell.events.register("post_run_cell", after_cell)
-    _loaded[id(shell)] = _Loaded(magics, matcher, after_cell)
+    hooks = {"pre_run_cell": before_cell, "post_run_cell": after_cell}
+    for event, hook in hooks.items():
+        shell.events.register(event, hook)
+    _loaded[id(shell)] = _Loaded(magics, matcher, hooks)
     atexit.register(magics.desk.shut)  # a shutdown, a restart and exit() close in order; a kill does not, and need not
     svg.warm_up()
 
@@ -61,7 +68,8 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     loaded = _loaded.pop(id(shell), None)
     if loaded is None:
         return
-    shell.events.unregister("post_run_cell", loaded.after_cell)
+    for event, hook in loaded.hooks.items():
+        shell.events.unregister(event, hook)
     if loaded.matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(loaded.matcher)
     for kind in ("line", "cell"):

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 import pandas as pd
 
-from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, TaskId
+from pidurable_nb.ids import Json, TaskId
 from pidurable_nb.lab.inspect import outcome_word
 from pidurable_nb.notebook.markup import View, aligned, bdi, code, cut, esc, quiet, short, table, toned
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
-from pidurable_nb.records.transcript import ConversationRecord, EntryRecord
+from pidurable_nb.records.transcript import ConversationRecord
 
 R = TypeVar("R")
 MAX_ROWS = 200
@@ -186,66 +185,6 @@ def memos_table(memos: Sequence[Memo], *, limit: int = MAX_ROWS) -> Table:
     )  # fmt: skip
     rows = [{"task": m.task, "kind": m.kind, "memo": m.name, "value": m.value} for m in memos]
     return frame(view, ("task", "kind", "memo", "value"), rows)
-
-
-# --- Transcript -----------------------------------------------------------------------------------------------------
-
-
-def transcript_table(conversation: ConversationId, entries: Sequence[EntryRecord], *, limit: int = MAX_ROWS) -> Table:
-    """What a conversation sees, oldest first, forks followed (V3)."""
-    view = Rows(
-        f"Transcript of conversation {conversation}", ("entry", "kind", "says", "by task"), entries,
-        lambda e: (code(e.id), code(e.kind), bdi(cut(said(e), 240)), esc(e.by_task or "-")),
-        lambda e: (str(e.id), e.kind, cut(said(e), 76), str(e.by_task or "-")),
-        "entries", limit, newest=True, empty="nothing was written.", widest=110,
-    )  # fmt: skip
-    columns = ("id", "conversation", "kind", "text", "data", "head", "by_task")
-    return frame(view, columns, [_entry_facts(entry) for entry in entries])
-
-
-def _entry_facts(entry: EntryRecord) -> Mapping[str, object]:
-    return {
-        "id": entry.id,
-        "conversation": entry.conversation,
-        "kind": entry.kind,
-        "text": said(entry),
-        "data": None if entry.data is ABSENT else entry.data,
-        "head": entry.head,
-        "by_task": entry.by_task,
-    }
-
-
-def said(entry: EntryRecord) -> str:
-    """What an entry says to a reader: its messages, else its data."""
-    texts = [text for message in entry.model or () for text in _message(message)]
-    if texts:
-        return "\n".join(texts)
-    return "" if entry.data is ABSENT else short(entry.data, 200)
-
-
-def _message(message: JsonObject) -> Sequence[str]:
-    content = message.get("content")
-    found: list[str] = []
-    if isinstance(content, str) and content:
-        found.append(content)
-    elif isinstance(content, Sequence) and not isinstance(content, str):
-        found += [text for block in islice(content, 100) if (text := _block(block))]
-    sections = message.get("sections")
-    if isinstance(sections, Mapping):
-        found += [f"{name}: {text}" for name, text in sections.items() if isinstance(text, str)]
-    return found
-
-
-def _block(block: Json) -> str:
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "toolCall", "name": str(name), "arguments": arguments}:
-            return f"calls {name}({short(arguments, 120)})"
-        case {"type": str(kind)}:
-            return f"[{kind}]"
-        case _:
-            return ""
 
 
 # --- Forks ----------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def blocks_of(message: Message) -> tuple[JsonObject, ...]:
     content = message.get("content")
     if isinstance(content, str):
         return ({"type": "text", "text": content},) if content else ()
-    return tuple(block for block in items(content) if isinstance(block, Mapping))
+    return tuple([block for block in items(content) if type(block) is dict or isinstance(block, Mapping)])
 
 
 def text_of(message: Message) -> str:
@@ -83,6 +83,8 @@ def text_of(message: Message) -> str:
 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
     """The tool calls of an assistant's message, in order."""
+    if isinstance(message.get("content"), str):
+        return ()
     return tuple(_calls(message))
 
 
@@ -140,6 +142,8 @@ def harness_block(diagnostics: Sequence[Json]) -> JsonObject:
 
 def items(value: Json) -> Sequence[Json]:
     """The members of an array; none where it is something else."""
+    if type(value) is list or type(value) is tuple:  # what a stored array is: asking an abstract class takes longer
+        return value
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 

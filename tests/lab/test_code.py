@@ -72,14 +72,12 @@ def test_t8_a_newer_version_without_an_upgrade_is_blocked(write: Write) -> None:
 
 
 TOOLS = """
-    from dataclasses import dataclass
+    from pidurable_nb import tool
 
-    @dataclass(frozen=True)
-    class Declared:
-        name: str
-        replay: str
-
-    transfer = Declared("transfer", "{replay}")
+    @tool(replay="{replay}")
+    async def transfer(amount: float) -> str:
+        '''Move money.'''
+        return "moved"
 """
 
 
@@ -112,8 +110,9 @@ def test_an_importable_name_is_found_beside_the_working_directory(
 
 
 def test_a_module_may_import_what_stands_beside_it(write: Write) -> None:
-    write("NAME = 'beside'", "beside_of_a_test")
-    assert load_code(write("import beside_of_a_test as b\nextensions = [b.NAME]")).extensions == ("beside",)
+    write("from pidurable_nb import Extension\nBESIDE = Extension('beside')", "beside_of_a_test")
+    loaded = load_code(write("import beside_of_a_test as b\nextensions = [b.BESIDE]"))
+    assert [extension.name for extension in loaded.program.extensions] == ["beside"]
 
 
 def test_what_the_module_prints_does_not_reach_standard_output(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.demo import Shown, agree, demonstrate, predicted, show
+from pidurable_nb.lab.demo import Shown, demonstrate, predicted, show
 from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.scenario import BUILT_IN, builtin, builtins
 
@@ -74,7 +74,7 @@ def test_a_scenario_that_breaks_its_promise_is_not_ok(tmp_path: Path) -> None:
 
 
 def test_nothing_is_foretold_of_a_store_that_was_never_made(tmp_path: Path) -> None:
-    assert predicted(builtin("ticker"), tmp_path / "none.sqlite", now_ms=None) == {}
+    assert predicted(builtin("ticker"), tmp_path / "none.sqlite", now_ms=None) == ()
 
 
 def test_the_command_prints_one_object_and_nothing_else(tmp_path: Path) -> None:
@@ -115,15 +115,3 @@ def test_the_command_prints_a_page_for_people_and_knows_its_scenarios(tmp_path: 
 
 def test_every_built_in_scenario_is_in_the_demonstration() -> None:
     assert [scenario.name for scenario in builtins()] == list(BUILT_IN)
-
-
-def test_o6_what_was_foretold_is_compared_with_what_was_done_first() -> None:
-    assert agree({7: "rerun", 8: "wait"}, {7: "rerun", 8: "resume"}, whole=True)
-    assert not agree({7: "rerun"}, {7: "interrupt"}, whole=True)
-    assert not agree({7: "rerun"}, {}, whole=True)
-    assert agree({7: "rerun"}, {}, whole=False)
-    assert agree({7: "parked", 8: "blocked"}, {}, whole=True)
-    assert not agree({7: "parked"}, {7: "rerun"}, whole=True)
-    assert not agree({7: "rerun", 8: "start"}, {8: "abort", 7: "rerun"}, whole=True)  # nothing ran that could fail
-    assert agree({7: "rerun", 8: "start"}, {7: "rerun", 8: "abort"}, whole=True)
-    assert agree({7: "rerun"}, {7: "rerun", 9: "start"}, whole=True)  # made in this life

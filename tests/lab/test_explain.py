@@ -16,7 +16,7 @@ import pytest
 
 from pidurable_nb.engine.decide import Policy
 from pidurable_nb.ids import Json, JsonObject, TaskId
-from pidurable_nb.lab.explain import ASSUMED, Explanation, explain, snapshot_of, tool_name
+from pidurable_nb.lab.explain import ASSUMED, Explanation, explain, snapshot_of
 from pidurable_nb.lab.explain_text import to_text
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.store.stranger import StoreFile
@@ -167,8 +167,6 @@ def test_only_what_decides_is_read_into_the_snapshot() -> None:
     assert (snapshot.tasks, snapshot.owners, snapshot.runs, snapshot.inboxes) == ({}, {}, {}, {})
     with StoreFile.open(STORES / "subagent.sqlite") as file:
         snapshot = snapshot_of(file)
-        assert tool_name(file, snapshot.tasks[TaskId(12)]) == "delegate"
-        assert tool_name(file, snapshot.tasks[TaskId(9)]) is None
     assert snapshot.owners == {1: None, 13: 12}
     assert snapshot.runs[snapshot.tasks[TaskId(12)].conversation].tools == {12: "delegate"}
 

@@ -74,7 +74,7 @@ def test_a_killed_life_has_told_where_it_was(server: ForkServer, tmp_path: Path,
     assert killed(server, "ticker", tmp_path / "life", plan).signal == 9
     told = read_journal(tmp_path / "journal.jsonl")
     assert told.points[-1] == at
-    assert list(told.acted.values()) == ["start"]
+    assert [verdict for _, verdict in told.acts] == ["start"]
     assert asked(tmp_path / "life" / LEDGER) == {f"print tick {n}": 1 for n in (1, 2, 3)}
 
 
