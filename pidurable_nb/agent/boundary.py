@@ -87,12 +87,16 @@ async def select(
     modes: QueueModes,
     *,
     joined: Sequence[Item] = (),
+    cut: bool = False,
 ) -> Selection:
-    """What a boundary of this kind takes; `joined` are items that this very block queues behind the others."""
+    """What a boundary of this kind takes; `joined` are items that this very block queues behind the others.
+
+    `cut`: a head that this block writes before cuts off everything, so that a queued one is stale.
+    """
     waiting = (*items_of(await tx.read(live.INBOX, live.at(live.INBOX, conversation))), *joined)
     writes = [item for item in waiting if item.mode == "write"]
-    start = 0
-    if any(isinstance(item.head, int) for item in writes):
+    start = float("inf") if cut else 0.0
+    if not cut and any(isinstance(item.head, int) for item in writes):
         marker = await tx.latest_head(conversation)
         start = marker.head or 0 if marker is not None else 0
     placed, stale, reset = _ordered(writes, start)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeAlias
 
 from pidurable_nb.agent.settings import Retry
-from pidurable_nb.ids import JsonObject
+from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.models.classify import is_overflow, retryable
 from pidurable_nb.records.message import Message, calls_of, error_text, stop_reason
 
 POLL_AFTER_MS: Final = 5_000
 """When a deferred answer is asked for where the provider does not say."""
+LONGEST_MS: Final = 86_400_000
+"""No provider is left alone for longer than a day, whatever it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +73,22 @@ def classify(
             return Calls() if calls_of(message) else Answers()
         case "deferred":
             handle = message.get("deferred")
-            if not isinstance(handle, dict):
+            if not isinstance(handle, Mapping):
                 return GivesUp("the model deferred its answer and gave nothing to fetch it with")
-            wait = handle.get("pollAfterMs")
-            return Defers(handle, timedelta(milliseconds=wait if isinstance(wait, int | float) else POLL_AFTER_MS))
+            return Defers(handle, _wait(handle.get("pollAfterMs"), POLL_AFTER_MS))
         case "error" if is_overflow(message):
             return Overflows(error_text(message)) if may_compact else GivesUp(error_text(message))
         case "error" if retryable(message) and attempt <= retry.retries:
-            asked = timedelta(milliseconds=retry_after_ms or 0)
+            asked = _wait(retry_after_ms, 0)
             return TryAgain(
                 min(max(retry.delay_after(attempt), asked), max(retry.most, retry.delay)), error_text(message)
             )
         case _:
             return GivesUp(error_text(message))
+
+
+def _wait(asked: Json, otherwise: int) -> timedelta:
+    """How long a provider is left alone: as it asks, a moment at least, so that the next time is strictly later."""
+    legible = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
+    ms = asked if legible and isinstance(asked, int | float) else otherwise
+    return timedelta(milliseconds=min(max(math.ceil(ms), 1), LONGEST_MS))

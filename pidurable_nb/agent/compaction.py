@@ -129,7 +129,7 @@ class Summarize(Phase[Json]):
             return await _fail(rt, NO_MODEL, f"this host does not know the model {self.model}")
         context = await shop.contexts.at(rt.conversation, self.tail)
         request = await self._request(rt, shop, serialize(cut_at(context, self.first_kept).messages))
-        asked = await ask(rt, shop, model, model.stream(request), partials=False)
+        asked = await ask(rt, shop, model, lambda: model.stream(request), partials=False)
         retry = shop.settings().retry
         meaning = classify(
             asked.message, attempt=self.attempt, retry=retry, may_compact=False, retry_after_ms=asked.retry_after_ms

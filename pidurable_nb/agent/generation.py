@@ -54,7 +54,8 @@ class Prepare(Phase[Json], task="pi.generation"):
         prepared = await prepare(rt, shop)
         if prepared is None:
             return await fail(rt, NO_MODEL, None)
-        policy = shop.settings().compaction
+        settings = shop.settings()
+        policy = settings.compaction
         if self.compacted is None and prepared.crowded(policy):
             return await self._compact(rt)
         early = policy.background
@@ -66,7 +67,7 @@ class Prepare(Phase[Json], task="pi.generation"):
                 draft["generation"] = {"attempt": self.attempt}
                 if background:
                     await begin_background(tx.rows, launch, rt.conversation)
-                options = dict(shop.settings().request)
+                options = dict(settings.request)
                 agent = prepared.agent
                 request = Request(self.attempt, prepared.ref, agent.thinking, options, cutoff, self.compacted)
                 return tx.become(request)
@@ -109,7 +110,7 @@ class Request(Phase[Json]):
             key=rt.key(f"request {self.attempt} {self.cutoff}"),
             options=self.stream_options if isinstance(self.stream_options, Mapping) else {},
         )
-        asked = await ask(rt, shop, model, model.stream(request))
+        asked = await ask(rt, shop, model, lambda: model.stream(request))
         return await settle(rt, shop, agent, self, asked)
 
     async def _keep_leftover(self, rt: Runtime, shop: Workshop) -> None:
@@ -156,8 +157,9 @@ class Poll(Phase[Json]):
         model = shop.model(self.model)
         if model is None:
             return await fail(rt, NO_MODEL, None)
-        if isinstance(model, DeferringModel) and isinstance(self.handle, Mapping):
-            asked = await ask(rt, shop, model, model.fetch(self.handle))
+        handle = self.handle
+        if isinstance(model, DeferringModel) and isinstance(handle, Mapping):
+            asked = await ask(rt, shop, model, lambda: model.fetch(handle))
         else:
             assembly = Assembly(self.model, model.api, rt.engine.clock.now_ms())
             asked = Asked(message=assembly.failed(f"{self.model} cannot fetch a deferred answer"))
@@ -239,7 +241,7 @@ async def settle(rt: Runtime, shop: Workshop, agent: Agent, turn: Request | Poll
         case Answers():
             return await _answer(rt, shop, agent, message)
         case Calls():
-            return await _call(rt, shop, agent, turn, message)
+            return await _call(rt, shop, turn, message)
         case Defers(handle=handle, after=after):
             async with rt.commit() as tx:
                 at = rt.now() + after
@@ -301,11 +303,10 @@ async def _answer(rt: Runtime, shop: Workshop, agent: Agent, message: Message) -
             return tx.become(Done({"entryId": entry}))
 
 
-async def _call(
-    rt: Runtime, shop: Workshop, agent: Agent, turn: Request | Poll, message: Message
-) -> Waiting[Tools] | Tools:
-    """A round of tool calls, in the commit of the answer that asks for them ; unsafe intents are a barrier (E5)."""
+async def _call(rt: Runtime, shop: Workshop, turn: Request | Poll, message: Message) -> Waiting[Tools] | Tools:
+    """A round of tool calls, in the commit of the answer that asks for them; unsafe intents are a barrier (E5)."""
     context = await shop.contexts.at(rt.conversation, turn.cutoff)
+    agent = await shop.agent(rt.conversation)  # of now: a tool that went while the model answered is not available
     plan = plan_round(agent, message, context.messages, shop)
     with rt.engine.runs.launching() as launch:
         async with rt.commit(barrier=plan.unsafe) as tx:
@@ -320,7 +321,8 @@ async def end_round(rt: Runtime, shop: Workshop, ended: Round, controls: Control
     kind: boundary.BoundaryKind = "final" if controls.ends_run else "post_tools"
     with rt.engine.runs.launching() as launch:
         async with rt.commit() as tx:
-            selection = await boundary.select(tx.rows, rt.conversation, kind, shop.settings().queues)
+            cut = controls.handoff is not None
+            selection = await boundary.select(tx.rows, rt.conversation, kind, shop.settings().queues, cut=cut)
             await _offer(tx.rows, rt, controls)
             draft = await tx.rows.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
             inputs = runs.inputs_of(draft)

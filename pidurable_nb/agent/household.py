@@ -54,8 +54,15 @@ class ConversationRules:
 
     async def queued(self, tx: Transaction, conversation: ConversationId) -> tuple[SubmissionRecord, ...]:
         """The queued submissions, to be read before the block writes (C5)."""
-        page = await tx.scan_submissions(SubmissionQuery(conversation=conversation, status="queued"), limit=PAGE)
-        return page.items
+        found: list[SubmissionRecord] = []
+        after: int | None = None
+        while True:
+            query = SubmissionQuery(conversation=conversation, status="queued")
+            page = await tx.scan_submissions(query, limit=PAGE, after=after)
+            found += page.items
+            if page.next is None:
+                return tuple(found)
+            after = page.next
 
     async def withdraw(
         self, tx: Transaction, conversation: ConversationId, queued: tuple[SubmissionRecord, ...]
@@ -79,7 +86,10 @@ class ConversationRules:
                 if slot is not None:
                     slot["status"] = "done"
         if task.kind == "pi.compaction":
-            compacting_state.remove(draft, task.id)
+            reason, detail = _why(task)
+            error = detail if isinstance(detail, str) and detail else reason
+            asked = task.input.get("reason") if isinstance(task.input, Mapping) else None
+            compacting_state.remove(draft, task.id, reason=asked if isinstance(asked, str) else "manual", error=error)
 
     async def run_failed(self, tx: Transaction, conversation: ConversationId) -> None:
         """S4: a run ended without an answer; its queue stays, unless the host wants it withdrawn."""

@@ -5,8 +5,9 @@ Never classifies an answer: it is a message, whatever happened.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pidurable_nb.agent import live
 from pidurable_nb.agent.progress import Throttle
@@ -19,6 +20,9 @@ from pidurable_nb.probe import Mark
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.message import Message
 
+_ENDS: Final = frozenset({"stop", "length", "toolUse", "error", "aborted", "deferred"})
+"""How an answer may end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -29,7 +33,7 @@ class Asked:
 
 
 async def ask(
-    rt: Runtime, shop: Workshop, model: Model, events: AsyncIterator[ModelEvent], *, partials: bool = True
+    rt: Runtime, shop: Workshop, model: Model, begin: Callable[[], AsyncIterator[ModelEvent]], *, partials: bool = True
 ) -> Asked:
     """Let the model answer. What it said so far is stored now and then, where `partials`.
 
@@ -42,18 +46,20 @@ async def ask(
 
     async def do() -> Json:
         async with Throttle(shop.settings().progress_every, store) as throttle:
-            failed = await _stream(rt, events, assembly, throttle if partials else None)
+            failed = await _stream(rt, begin, assembly, throttle if partials else None)
         return _effect_value(assembly, failed)
 
     return _read(await rt.effect(f"ask {model.ref}", do))
 
 
 async def _stream(
-    rt: Runtime, events: AsyncIterator[ModelEvent], assembly: Assembly, throttle: Throttle | None
+    rt: Runtime, begin: Callable[[], AsyncIterator[ModelEvent]], assembly: Assembly, throttle: Throttle | None
 ) -> Exception | None:
     """Take the answer in, piece by piece. Returns what the provider's code raised."""
     probe = rt.engine.probe
+    events: AsyncIterator[ModelEvent] | None = None
     try:
+        events = begin()
         async for event in events:
             assembly.apply(event)
             if throttle is not None and assembly.has_content:
@@ -66,22 +72,41 @@ async def _stream(
         rt.check("model request")
         return error
     finally:
-        close = getattr(events, "aclose", None)
-        if close is not None:
-            await close()
+        await _close(rt, events)
     return None
+
+
+async def _close(rt: Runtime, events: AsyncIterator[ModelEvent] | None) -> None:
+    """The provider lets go of its request; what it raises then changes nothing of the answer."""
+    close = getattr(events, "aclose", None)
+    if close is not None:
+        try:
+            await close()
+        except Exception as error:
+            error.add_note(f"in ending a model request of task {rt.id}")
+            rt.report(error)
 
 
 def _effect_value(assembly: Assembly, failed: Exception | None) -> JsonObject:
     finished = assembly.finished
     if failed is not None:
-        return {"message": assembly.failed(f"{type(failed).__name__}: {failed}"[:500])}
+        return {"message": assembly.failed(_said(failed))}
     if finished is None:
         return {"message": assembly.failed("the stream ended before the answer did")}
+    if finished.stop_reason not in _ENDS:
+        return {"message": assembly.failed(f"the answer ended with {finished.stop_reason!r}, which is no end")}
     value: dict[str, Json] = {"message": assembly.message()}
     if finished.retry_after_ms is not None:
         value["retryAfterMs"] = finished.retry_after_ms
     return value
+
+
+def _said(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:  # an error of a provider's that cannot even say what it is
+        text = ""
+    return f"{type(error).__name__}: {text}"[:500] if text else type(error).__name__
 
 
 def _read(value: Json) -> Asked:
@@ -102,5 +127,6 @@ async def _store_partial(rt: Runtime, partial: Message) -> int:
         draft = await tx.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
         generation = draft.get("generation")
         if isinstance(generation, dict):
+            generation.pop("deferred", None)  # a deferred answer that arrives: one of the two is shown
             generation["message"] = partial
     return len(dumps(partial))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from pidurable_nb.engine.definition import TaskDefinition, decode_outcome, define
 from pidurable_nb.engine.graph import NotReady, PhaseClass, place
@@ -205,8 +205,7 @@ class Registry:
         first: PhaseClass | None = None,
     ) -> None:
         """Make a kind of this package known, and `first` its code. Registering it again replaces it."""
-        definition = define(first) if first is not None else None
-        assert not isinstance(definition, NotReady)
+        definition = _defined_once(first) if first is not None else None
         self._built_in[kind] = BuiltInKind(
             kind=kind, version=version, refine=refine, upgrade=upgrade, hooked=hooked, was_safe=was_safe,
             definition=definition,
@@ -298,6 +297,19 @@ class Registry:
         if isinstance(definition, TaskDefinition):
             return definition.decode_outcome(record.outcome)
         return decode_outcome(record.outcome)
+
+
+_BUILT_IN: Final[dict[PhaseClass, TaskDefinition]] = {}
+
+
+def _defined_once(first: PhaseClass) -> TaskDefinition:
+    """The definition of a kind of this package: its classes never change, and every opening asks for it."""
+    known = _BUILT_IN.get(first)
+    if known is None:
+        definition = define(first)
+        assert isinstance(definition, TaskDefinition)
+        known = _BUILT_IN[first] = definition
+    return known
 
 
 def _defined(first: PhaseClass) -> TaskDefinition | NotReady:

@@ -1,8 +1,8 @@
 """Owns the way to the bank: the server as a process of its own, and the client that phases call. Keeps nothing.
 
 The bank stands for any outside that honours idempotency keys: asked twice with one key, it applies once and answers the
-same. Its counter for paying back is an older one, without keys. The books are the ledger of the run, so that killing the bank loses nothing; which ledger travels with each
-request, and one server serves many runs.
+same. Its counter for paying back is an older one, without keys. The books are the ledger of the run, so that killing
+the bank loses nothing; which ledger travels with each request, and one server serves many runs.
 """
 
 from __future__ import annotations

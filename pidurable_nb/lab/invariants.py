@@ -6,6 +6,7 @@ Reads stores that nobody has open, and ledgers. Never runs a life, and never kno
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -14,6 +15,7 @@ from pidurable_nb.engine.decide import SETTLES, STARTS
 from pidurable_nb.engine.registry import BuiltIn
 from pidurable_nb.engine.transition import kept_fault
 from pidurable_nb.ids import Json
+from pidurable_nb.lab.conversations import Stored, unfinished, unsound
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.explain import Explanation
 from pidurable_nb.lab.points import TaskPlace
@@ -34,7 +36,7 @@ from pidurable_nb.store.stranger import StoreFile
 
 __all__ = [
     "Acknowledged", "Broken", "Content", "Expected", "NOTHING_THERE", "Problem", "acknowledged", "beyond_policy",
-    "content_of", "expected", "forgotten", "lost", "never_happened", "ruined", "stuck", "twice",
+    "content_of", "expected", "forgotten", "lost", "never_happened", "owed", "ruined", "stuck", "twice",
 ]  # fmt: skip
 
 Broken = Literal["effect_twice", "lost_acknowledged", "stuck", "corrupt", "mispredicted", "broken"]
@@ -55,13 +57,15 @@ class Content:
     """Everything in a store that nobody has open. `rows` holds the text of each record by its name, as `tasks/12`.
 
     `final` are the rows that never change again: entries, ended tasks, settled submissions. `wrong` are sentences about
-    rows that cannot be. A store that was never made to the end is `NOTHING_THERE`.
+    rows that cannot be, `unfinished` about what a conversation owes in which nothing lives any more. A store that was
+    never made to the end is `NOTHING_THERE`.
     """
 
     next_seq: int
     rows: Mapping[str, str]
     final: frozenset[str]
     wrong: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
 
 NOTHING_THERE: Final = Content(next_seq=1, rows={}, final=frozenset())
@@ -75,16 +79,26 @@ def content_of(file: StoreFile) -> Content:
     rows |= {f"entries/{record.id}": encode_entry(record) for record in entries}
     rows |= {f"tasks/{record.id}": encode_task(record) for record in tasks}
     rows |= {f"submissions/{record.id}": encode_submission(record) for record in submissions}
+    values: dict[int, Json] = {}
     for record in documents:
         found = file.document_value(record.id)
-        rows[f"documents/{record.id}"] = _document(record, found[1] if found is not None else None)
+        values[record.id] = found[1] if found is not None else None
+        rows[f"documents/{record.id}"] = _document(record, values[record.id])
     final = {f"entries/{record.id}" for record in entries}
     final |= {f"tasks/{record.id}" for record in tasks if not record.live}
     final |= {f"submissions/{record.id}" for record in submissions if record.status in ("done", "unanswered")}
     wrong = [] if file.integrity == "ok" else [f"integrity_check says {file.integrity}"]
     wrong += _dangling(frozenset(rows), conversations, entries, tasks, submissions, documents)
     wrong += _admitted_twice(submissions)
-    return Content(next_seq=file.next_seq, rows=rows, final=frozenset(final), wrong=tuple(wrong))
+    there = Stored(
+        conversations=conversations, entries=entries, tasks=tasks, submissions=submissions, documents=documents,
+        values=values,
+    )  # fmt: skip
+    wrong += unsound(there)
+    return Content(
+        next_seq=file.next_seq, rows=rows, final=frozenset(final), wrong=tuple(wrong),
+        unfinished=tuple(unfinished(there)),
+    )  # fmt: skip
 
 
 def _document(record: DocumentRecord, value: Json) -> str:
@@ -209,6 +223,11 @@ def ruined(content: Content) -> Iterator[Problem]:
 # After the last life.
 
 
+def owed(content: Content) -> Iterator[Problem]:
+    """A sentence for each call that an idle conversation still owes a result (V2)."""
+    return (Problem("stuck", text) for text in content.unfinished)
+
+
 def stuck(explained: Explanation) -> Iterator[Problem]:
     """Each live task that would start or settle by itself, and was left. One that rests or waits says why."""
     for verdict in explained.tasks:
@@ -228,18 +247,6 @@ def beyond_policy(scenario: Scenario, facts: Facts) -> Iterator[Problem]:
             yield Problem("effect_twice", f"{effect} was applied {applied} times under one key (E6)")
 
 
-def twice(scenario: Scenario, facts: Facts) -> bool:
-    """Whether any effect happened more than once outside, allowed or not; where keys are honoured, was applied.
-
-    Requests to a model do not count: rounds make several of one name, and one that was cut is sent again (G1).
-    """
-    return any(
-        (facts.applied.get(effect, 0) if scenario.policy_of(effect) == "keyed" else times) > 1
-        for effect, times in facts.asked.items()
-        if not is_request(effect)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
     """An effect, and whose it is: a task by its kind and its number within that kind."""
@@ -247,6 +254,20 @@ class Expected:
     kind: str
     ordinal: int
     effect: str
+
+
+def twice(scenario: Scenario, facts: Facts, awaited: Iterable[Expected] = ()) -> bool:
+    """Whether any effect happened more often outside than where nothing crashes, allowed or not.
+
+    `awaited` are the effects of the story in which nothing crashed. Where keys are honoured, what was applied counts.
+    Requests to a model do not: one that was cut is sent again by design (G1).
+    """
+    usual = Counter(each.effect for each in awaited)
+    return any(
+        (facts.applied.get(effect, 0) if scenario.policy_of(effect) == "keyed" else times) > max(1, usual[effect])
+        for effect, times in facts.asked.items()
+        if not is_request(effect)
+    )
 
 
 def expected(passed: Iterable[Passed]) -> tuple[Expected, ...]:

@@ -256,6 +256,9 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "fix-the-cell": "fix_the_cell",
     "sleeper": "sleeper",
     "restart-storm": "restart_storm",
+    "refund": "refund",
+    "overnight": "overnight",
+    "approval": "approval",
 }
 """The module of each built-in scenario, in the order of a demonstration."""
 

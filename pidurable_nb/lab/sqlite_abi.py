@@ -15,7 +15,11 @@ from ctypes.util import find_library
 
 from pidurable_nb.errors import PidurableError
 
+OPEN_CREATE = 0x4
 OPEN_DELETE_ON_CLOSE = 0x8
+OPEN_JOURNALS = 0x800 | 0x4000 | 0x80000
+"""Main journal, super-journal, log: SQLite's VFS syncs the directory with the first sync of such a file."""
+SHM_LOCK_EXCLUSIVE = 0x2 | 0x8
 FCNTL_SIZE_HINT = 5
 TESTCTRL_PRNG_SEED = 28
 
@@ -32,6 +36,7 @@ XCLOSE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 XWRITE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
 XTRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 XSYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+XSHMLOCK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 XCONTROL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 _VFS_METHODS = (

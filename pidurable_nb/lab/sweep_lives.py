@@ -28,6 +28,7 @@ from pidurable_nb.lab.invariants import (
     forgotten,
     lost,
     never_happened,
+    owed,
     ruined,
     stuck,
     twice,
@@ -310,10 +311,11 @@ class _Course:
         after, facts = look(self._scenario, self._here / STORE, now_ms=self._ended_ms), self._facts
         assert facts is not None
         self.problems += ruined(after.content)
+        self.problems += owed(after.content)
         self.problems += forgotten(self._before, after.content)
         self.problems += beyond_policy(self._scenario, facts)
         self.problems += never_happened(self._scenario, facts, awaited)
         self.problems += [Problem("broken", text) for text in self._scenario.invariants(facts)]
         if after.explained is not None:
             self.problems += stuck(after.explained)
-        self.twice = twice(self._scenario, facts)
+        self.twice = twice(self._scenario, facts, awaited)

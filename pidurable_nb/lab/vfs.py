@@ -4,7 +4,8 @@ The shim is registered in the very library that `sqlite3` (and so aiosqlite) use
 after it has opened a file, the file's method table is replaced by a patched copy of itself.
 
 Covered are the files that outlive a connection: database, `-wal`, journals. Not covered: `-shm`, which is memory-mapped
-and rebuilt by recovery, and temporary files, which SQLite unlinks as it opens them. Never knows what the rows mean.
+and rebuilt by recovery (but its locks can be refused), and temporary files, which SQLite unlinks as it opens them.
+Never knows what the rows mean.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pidurable_nb.lab.sqlite_abi import (
     FCNTL_SIZE_HINT,
+    OPEN_CREATE,
     OPEN_DELETE_ON_CLOSE,
+    OPEN_JOURNALS,
+    SHM_LOCK_EXCLUSIVE,
     TESTCTRL_PRNG_SEED,
     XCLOSE,
     XCONTROL,
     XDELETE,
     XOPEN,
     XRANDOMNESS,
+    XSHMLOCK,
     XSYNC,
     XTRUNCATE,
     XWRITE,
@@ -39,7 +44,7 @@ from pidurable_nb.lab.sqlite_abi import (
     named_copy,
 )
 
-__all__ = ["FileOp", "Gate", "Kind", "RecordingVfs", "VfsUnavailable", "replay", "seed_prng"]
+__all__ = ["FileOp", "Gate", "Kind", "LockGate", "RecordingVfs", "Short", "VfsUnavailable", "replay", "seed_prng"]
 
 Kind: TypeAlias = Literal["write", "truncate", "sync", "delete"]
 
@@ -56,7 +61,9 @@ class FileOp:
     """One operation on a file that outlives its connection.
 
     `n` counts from 1 within one VFS. `offset` and `data` are those of a write; `size` is the number of bytes of a
-    write, or the length that a truncate leaves. `file` is a name without directory.
+    write, or the length that a truncate leaves. `file` is a name without directory. `directory` holds the names that are
+    safe from here on, where the operation also syncs the directory: the first sync of a log or a journal, and a delete
+    that asks for it.
     """
 
     n: int
@@ -65,10 +72,22 @@ class FileOp:
     offset: int | None = None
     data: bytes | None = None
     size: int | None = None
+    directory: tuple[str, ...] | None = None
 
 
-Gate: TypeAlias = Callable[[FileOp], "int | None"]
+@dataclass(frozen=True, slots=True)
+class Short:
+    """What a gate answers to a write of which only the first `size` bytes reach the file; SQLite gets `code`."""
+
+    size: int
+    code: int
+
+
+Gate: TypeAlias = Callable[[FileOp], "int | Short | None"]
 """Asked before each operation: None lets it through, an error code of SQLite is what SQLite gets instead."""
+
+LockGate: TypeAlias = Callable[[int], "int | None"]
+"""Asked before an exclusive lock of the log's index is taken, with its number: 0 is the writer's, 1 that of folding."""
 
 
 def seed_prng(seed: int | None) -> None:
@@ -102,7 +121,14 @@ class RecordingVfs:
     Raises: `VfsUnavailable`.
     """
 
-    def __init__(self, *, record: bool = True, gate: Gate | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        record: bool = True,
+        gate: Gate | None = None,
+        lock_gate: LockGate | None = None,
+        seed: int | None = None,
+    ) -> None:
         self.ops: list[FileOp] = []
         """What reached the files, in order. Empty when not recording."""
         self.blocked: list[FileOp] = []
@@ -114,11 +140,14 @@ class RecordingVfs:
         self.name = f"pidurable-{next(_numbers)}"
         self._record = record
         self._gate = gate
+        self._lock_gate = lock_gate
         self._random = None if seed is None else random.Random(seed)
         self._asked = 0
         self._frozen = False
         self._lock = threading.RLock()
         self._files: dict[int, str] = {}
+        self._names: set[str] = set()
+        self._entry_unsynced: set[int] = set()
         self._methods: dict[int, FileMethods] = {}
         self._callbacks: list[object] = []
         self._closing = False
@@ -195,13 +224,25 @@ class RecordingVfs:
                 table: int | None = opened.pMethods
                 if code == sqlite3.SQLITE_OK and table and name is not None and not flags & OPEN_DELETE_ON_CLOSE:
                     self._files[file] = _basename(name)
+                    self._names.add(self._files[file])
+                    if flags & OPEN_CREATE and flags & OPEN_JOURNALS:
+                        self._entry_unsynced.add(file)
                     opened.pMethods = ctypes.addressof(self._patched(table))
                 return code
         except BaseException as error:
             return self._fail(error, sqlite3.SQLITE_CANTOPEN)
 
     def _on_delete(self, _vfs: int, name: int, sync_directory: int) -> int:
-        return self._through("delete", _basename(name), lambda: self._base_delete(self._base, name, sync_directory))
+        file = _basename(name)
+
+        def do() -> int:
+            code: int = self._base_delete(self._base, name, sync_directory)
+            if code == sqlite3.SQLITE_OK:
+                self._names.discard(file)
+            return code
+
+        directory = tuple(sorted(self._names - {file})) if sync_directory else None
+        return self._through("delete", file, do, directory=directory)
 
     def _on_randomness(self, _vfs: int, size: int, out: int) -> int:
         if self._random is not None:
@@ -216,22 +257,35 @@ class RecordingVfs:
         close, write, truncate = XCLOSE(methods.xClose), XWRITE(methods.xWrite), XTRUNCATE(methods.xTruncate)
         sync, control = XSYNC(methods.xSync), XCONTROL(methods.xFileControl)
         files = self._files
+        entry_unsynced = self._entry_unsynced
 
         def on_close(file: int) -> int:
             code: int = close(file)
             files.pop(file, None)
+            entry_unsynced.discard(file)
             return code
 
         def on_write(file: int, data: int, size: int, offset: int) -> int:
+            def part(size: int) -> int:
+                code: int = write(file, data, size, offset)
+                return code
+
             return self._through(
-                "write", files[file], lambda: write(file, data, size, offset), offset=offset, size=size, data=data
+                "write", files[file], lambda: part(size), offset=offset, size=size, data=data, part=part
             )
 
         def on_truncate(file: int, size: int) -> int:
             return self._through("truncate", files[file], lambda: truncate(file, size), size=size)
 
         def on_sync(file: int, flags: int) -> int:
-            return self._through("sync", files[file], lambda: sync(file, flags))
+            def do() -> int:
+                code: int = sync(file, flags)
+                if code == sqlite3.SQLITE_OK:
+                    entry_unsynced.discard(file)
+                return code
+
+            directory = tuple(sorted(self._names)) if file in entry_unsynced else None
+            return self._through("sync", files[file], do, directory=directory)
 
         def on_control(file: int, request: int, argument: int | None) -> int:
             # With memory-mapped I/O a size hint makes the file longer behind xWrite's back; a hint may be ignored.
@@ -245,8 +299,24 @@ class RecordingVfs:
         methods.xTruncate = self._pointer(XTRUNCATE(on_truncate))
         methods.xSync = self._pointer(XSYNC(on_sync))
         methods.xFileControl = self._pointer(XCONTROL(on_control))
+        if self._lock_gate is not None and methods.xShmLock:
+            methods.xShmLock = self._pointer(XSHMLOCK(self._locking(methods.xShmLock, self._lock_gate)))
         self._methods[address] = methods
         return methods
+
+    def _locking(self, base: int, gate: LockGate) -> Callable[[int, int, int, int], int]:
+        """`xShmLock` that asks first."""
+        lock = XSHMLOCK(base)
+
+        def on_lock(file: int, slot: int, count: int, flags: int) -> int:
+            try:
+                refused = gate(slot) if flags & SHM_LOCK_EXCLUSIVE == SHM_LOCK_EXCLUSIVE else None
+            except BaseException as error:
+                return self._fail(error, sqlite3.SQLITE_IOERR_SHMLOCK)
+            code: int = refused or lock(file, slot, count, flags)
+            return code
+
+        return on_lock
 
     def _through(
         self,
@@ -257,6 +327,8 @@ class RecordingVfs:
         offset: int | None = None,
         size: int | None = None,
         data: int | None = None,
+        part: Callable[[int], int] | None = None,
+        directory: tuple[str, ...] | None = None,
     ) -> int:
         """Count, ask, do and record one operation; the answer is SQLite's code."""
         try:
@@ -268,20 +340,32 @@ class RecordingVfs:
                 if self._gate is None and not self._record:
                     return do()
                 taken = None if data is None or size is None else ctypes.string_at(data, size)
-                op = FileOp(n=self._asked, op=kind, file=file, offset=offset, data=taken, size=size)
-                return self._judge(op, do)
+                op = FileOp(
+                    n=self._asked, op=kind, file=file, offset=offset, data=taken, size=size, directory=directory
+                )
+                return self._judge(op, do, part)
         except BaseException as error:
             return self._fail(error, _REFUSAL[kind])
 
-    def _judge(self, op: FileOp, do: Callable[[], int]) -> int:
+    def _judge(self, op: FileOp, do: Callable[[], int], part: Callable[[int], int] | None) -> int:
         fault = None if self._gate is None else self._gate(op)
         if self._frozen:
             self.blocked.append(FileOp(n=op.n, op=op.op, file=op.file, offset=op.offset, size=op.size))
             return _REFUSAL[op.op]
+        if isinstance(fault, Short):
+            return self._cut(op, fault, part)
         code = fault or do()
         if code == sqlite3.SQLITE_OK and self._record:
             self.ops.append(op)
         return code
+
+    def _cut(self, op: FileOp, short: Short, part: Callable[[int], int] | None) -> int:
+        """Do and record a piece of a write; of any other operation, nothing."""
+        if part is not None and op.data is not None and 0 < short.size < len(op.data):
+            done = part(short.size)
+            if done == sqlite3.SQLITE_OK and self._record:
+                self.ops.append(replace(op, data=op.data[: short.size], size=short.size))
+        return short.code
 
     def _fail(self, error: BaseException, code: int) -> int:
         self._frozen = True

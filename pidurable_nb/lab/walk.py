@@ -129,6 +129,11 @@ class Gatekeeper:
         given = (each.answer or Answer(each.name, None, wrote=True) for each in self.begun)
         return (*given, *self._answers)
 
+    @property
+    def asking(self) -> bool:
+        """Whether an effect has begun and given nothing yet."""
+        return any(each.answer is None for each in self.begun)
+
     async def reach(self, mark: Mark) -> None:
         if mark.edge == "before" and mark.what in _GATED and mark.name != PROGRESS:
             for each in self.begun:
@@ -218,9 +223,9 @@ class Counted:
 
 
 class Walk:
-    """A harness on `store`, stopped at every gate. Its virtual time starts at `now_ms` and moves at most `patience_s`.
+    """A harness on `store`, stopped at every gate. Its virtual time starts at `now_ms`.
 
-    Use it from one thread. `close` drops everything where it stands, as a crash would.
+    It moves while an effect takes time, and at most `patience_s` besides: nobody waits for what sleeps longer. Use it from one thread. `close` drops everything where it stands, as a crash would.
     """
 
     def __init__(
@@ -238,7 +243,7 @@ class Walk:
         self.harness: Harness | None = None
         self.steps: list[Step] = []
         self._program = program
-        self._patience_s = patience_s
+        self._until_s = patience_s
         self._loop = DeterministicLoop()
         self._storage = SqliteStorage(store, inline=True)
         self._opening = self._loop.create_task(self._open(LoopClock(now_ms)), name="open")
@@ -257,13 +262,16 @@ class Walk:
 
     def _run(self) -> None:
         """Run until everything waits at a gate; let a little time pass when nothing does."""
-        self._loop.run_until_idle()
+        loop = self._loop
+        loop.run_until_idle()
         while not self.gatekeeper.waiting:
-            due = self._loop.next_timer()
-            if due is None or due > self._patience_s:
+            due, began, asking = loop.next_timer(), loop.time(), self.gatekeeper.asking
+            if due is None or (due > self._until_s and not asking):
                 break
-            self._loop.advance()
-            self._loop.run_until_idle()
+            loop.advance()
+            if asking:
+                self._until_s += loop.time() - began  # an effect takes the time that it takes
+            loop.run_until_idle()
         if self._opening.done() and (error := self._opening.exception()) is not None:
             raise error
 

@@ -5,24 +5,33 @@ Text is shown as text: escaped, cut where it is very long, never read as markup 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pidurable_nb.agent.admission import Match
 from pidurable_nb.agent.executing import effect_name
 from pidurable_nb.agent.live_state import LiveState, text_in
-from pidurable_nb.ids import ABSENT, Json, JsonObject
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.notebook.markup import LONGEST as LINE
 from pidurable_nb.notebook.markup import Tone, View, bdi, code, cut, esc, lines_of, prose, quiet, short, toned
-from pidurable_nb.records.message import Message, blocks_of, calls_of, error_text, items, role_of, stop_reason, text_of
+from pidurable_nb.notebook.messages import diagnostics_of, result_text
+from pidurable_nb.records.message import Message, blocks_of, calls_of, error_text, role_of, stop_reason, text_of
 from pidurable_nb.records.transcript import Answered, EntryRecord, Queued, SubmissionRecord, Unanswered
 
 LONGEST: Final = 50_000
 """How many characters of a text are shown."""
 FOLDED: Final = 4_000
 """How many of a tool's output, where it is unfolded."""
+NEAR: Final = 400
+"""How far a line of it is looked for."""
 MOST: Final = 100
 """How many parts of a run are shown, the newest."""
+
+NO_MODEL: Final = (
+    "The model that the conversation asks is not here: a cell that defines it, as in model = ..., brings it; "
+    "%pi agent shows which one it is."
+)
 
 How = Literal["whole", "arriving", "cut", "failed", "heard"]
 CallState = Literal["asked", "pending", "running", "done", "failed", "interrupted", "aborted", "blocked"]
@@ -143,10 +152,11 @@ class _Run:
     def _result(self, message: Message, entry: EntryRecord) -> None:
         state: CallState = "failed" if message.get("isError") is True else "done"
         if state == "failed":
-            state = next((_CODES[word] for word in _codes(entry) if word in _CODES), state)
+            codes = (text_in(each, "code") for each in diagnostics_of(entry))
+            state = next((_CODES[word] for word in codes if word in _CODES), state)
         duration = message.get("durationMs")
         ms = duration if isinstance(duration, int) else None
-        self._change(text_in(message, "toolCallId"), state, _output(message), ms)
+        self._change(text_in(message, "toolCallId"), state, result_text(message, diagnostics_of(entry)), ms)
 
     def _change(self, id: str, state: CallState, output: str, duration_ms: int | None = None) -> None:
         """The newest call of this id that has no result: a provider may use an id again."""
@@ -165,20 +175,6 @@ def _how(message: Message) -> How:
             return "failed"
         case _:
             return "whole"
-
-
-def _codes(entry: EntryRecord) -> Iterable[str]:
-    said = entry.data.get("diagnostics") if entry.data is not ABSENT and isinstance(entry.data, Mapping) else None
-    return (text_in(each, "code") for each in items(said) if isinstance(each, Mapping))
-
-
-def _output(message: Message) -> str:
-    """The text of a result; other blocks by their type."""
-    return "\n".join(_block(block) for block in blocks_of(message))
-
-
-def _block(block: JsonObject) -> str:
-    return text_in(block, "text") if block.get("type") == "text" else f"[{text_in(block, 'type')}]"
 
 
 # --- The page -------------------------------------------------------------------------------------------------------
@@ -206,7 +202,7 @@ class AnswerView(View):
         where = f"submission {record.id} in conversation {record.conversation}"
         match record.state:
             case Queued():
-                return where, "lost", "queued: it waits behind a run"
+                return where, "lost", "queued behind the run that is active"
             case Answered():
                 return where, "com", "answered"
             case Unanswered(reason=reason):
@@ -233,8 +229,7 @@ class AnswerView(View):
         state = self.asked.record.state
         if not isinstance(state, Unanswered):
             return ""
-        hint = " (define one in a cell: model = ...)" if state.reason == "no_model" else ""
-        return f"{_plain(state.detail)}{hint}".strip()
+        return _plain(state.detail) or (NO_MODEL if state.reason == "no_model" else "")
 
     def html(self) -> str:
         where, tone, word = self.head()
@@ -266,7 +261,7 @@ class AnswerView(View):
             lines += [f"[{aside}]"] if (aside := _aside(part)) else []
         if self.reason():
             lines += lines_of(self.reason(), FOLDED)
-        return "\n".join(lines)
+        return "\n".join(lines).rstrip()
 
 
 def _compared(record: SubmissionRecord, match: Match) -> str:
@@ -296,14 +291,17 @@ def _aside(part: Said) -> str:
 
 def _first(call: Called) -> str:
     """The line of its output that says most: the newest while it runs, else the first."""
-    lines = [line for line in call.output[-400:].split("\n") if line.strip()] if call.state == "running" else []
-    lines = lines[-1:] or [line for line in call.output[:400].split("\n") if line.strip()][:1]
-    return f": {cut(lines[0].strip())}" if lines else ""
+    running = call.state == "running"
+    near = call.output[-NEAR:] if running else call.output[:NEAR]
+    lines = [line.strip() for line in near.split("\n") if line.strip()]
+    return f": {cut(lines[-1 if running else 0])}" if lines else ""
 
 
 def _call(call: Called) -> str:
+    """A line; where a call that is over gave more than that, it unfolds."""
     line = f"{code(cut(call.name))} {toned(TONES[call.state], call.took())}{bdi(_first(call))}"
-    if call.state in ("asked", "pending", "running") or len(call.output) <= 60:
+    more = len(call.output) > LINE or "\n" in call.output.strip()
+    if call.state in ("asked", "pending", "running") or not more:
         return f"<p>{line}</p>"
     return f"<details><summary>{line}</summary>{prose(call.output, FOLDED)}</details>"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeGuard, TypeVar
 
-from pidurable_nb.agent.extension import Extension
+from pidurable_nb.agent.extension import Extension, ExtensionRefused, Extensions
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
@@ -68,12 +68,13 @@ class Cells:
         extensions = self._newest("extension", [(n, v) for n, v in values if isinstance(v, Extension)], _name, remarks)
         if extensions.pop(CELLS, None) is not None:
             remarks.append(f"the extension {CELLS!r} is the notebook's own; give yours another name")
-        bundled = {tool.name for extension in extensions.values() for tool in extension.tools}
+        sound = [extension for extension in extensions.values() if _sound(extension, remarks)]
+        bundled = {tool.name for extension in sound for tool in extension.tools}
         tools = self._newest("tool", [(n, v) for n, v in values if isinstance(v, Tool)], _name, remarks)
         loose = [tool for tool in tools.values() if tool.name not in bundled]
         own = (Extension(CELLS, tools=loose),) if loose else ()
         models = self._newest("model", [(n, v) for n, v in values if is_model(v)], _ref, remarks)
-        return Offer(extensions=(*extensions.values(), *own), models=tuple(models.values()), remarks=tuple(remarks))
+        return Offer(extensions=(*sound, *own), models=tuple(models.values()), remarks=tuple(remarks))
 
     def install(self, harness: Harness) -> list[str]:
         """Give the open store what cells defined anew. What is refused leaves what was there before.
@@ -86,7 +87,7 @@ class Cells:
             try:
                 change()
             except PidurableError as error:
-                said.append(visible(" ".join(str(error).split())))
+                said.append(_line(error))
         return said
 
     def news(self, remarks: Iterable[str]) -> list[str]:
@@ -116,7 +117,7 @@ class Cells:
             self._standing[what, name] = _Standing(chosen[name], tuple(value for _, value in several))
             if any(value is not chosen[name] for _, value in several):
                 used = next(variable for variable, value in several if value is chosen[name])
-                others = ", ".join(dict.fromkeys(variable for variable, _ in several if variable != used))
+                others = ", ".join(variable for variable, value in several if value is not chosen[name])
                 remarks.append(f"{used} and {others} are two {what}s called {visible(name)}: {used} is used")
         return chosen
 
@@ -146,6 +147,20 @@ def _name(bundle: Extension | Tool) -> str:
 
 def _ref(model: Model) -> str:
     return str(model.ref)
+
+
+def _sound(extension: Extension, remarks: list[str]) -> bool:
+    """Whether it can be installed, as far as it goes by itself; else that is remarked."""
+    try:
+        Extensions((extension,))
+    except ExtensionRefused as error:
+        remarks.append(_line(error))
+        return False
+    return True
+
+
+def _line(error: PidurableError) -> str:
+    return visible(" ".join(str(error).split()))
 
 
 def _changes(harness: Harness, offer: Offer) -> Iterator[Callable[[], None]]:

@@ -25,8 +25,9 @@ from pidurable_nb.notebook.answers import AnswerView, Asked
 from pidurable_nb.notebook.asking import EVERY_S, Question, Screen, Settled, follow, request_of
 from pidurable_nb.notebook.command import Command
 from pidurable_nb.notebook.commands_store import add_target, stores_at, target
-from pidurable_nb.notebook.conversations import Request, Waiting, said
+from pidurable_nb.notebook.conversations import Request, Waiting
 from pidurable_nb.notebook.desk import Desk
+from pidurable_nb.notebook.messages import said
 from pidurable_nb.notebook.tables import Table
 from pidurable_nb.records.document import ConversationScope
 from pidurable_nb.records.transcript import Answered, Placed, Queued, SubmissionRecord, Unanswered, Written

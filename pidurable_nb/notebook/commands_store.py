@@ -7,12 +7,13 @@ that the harness does not change.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from IPython.core.error import UsageError
 
+from pidurable_nb.agent.harness import Harness
 from pidurable_nb.engine.graph import NotReady, PhaseClass, edges
 from pidurable_nb.engine.phase import TaskRef, phase_name
 from pidurable_nb.errors import PidurableError
@@ -146,7 +147,16 @@ def _status(desk: Desk, options: Namespace) -> StatusView:
     return StatusView(
         str(opened.path), str(opened.copied_from) if opened.copied_from is not None else None,
         opened.durability, tasks, installed, str(desk.current), desk.bound or desk.preferences.handle,
+        [*_offers(harness)],
     )  # fmt: skip
+
+
+def _offers(harness: Harness) -> Iterator[str]:
+    """What agents work with here: models, and the tools of each extension."""
+    if harness.shop.models:
+        yield f"models: {', '.join(str(ref) for ref in harness.shop.models)}"
+    for extension in harness.shop.extensions.snapshot().extensions:
+        yield f"extension {extension.name}: {', '.join(tool.name for tool in extension.tools) or 'no tools'}"
 
 
 # --- Work -----------------------------------------------------------------------------------------------------------

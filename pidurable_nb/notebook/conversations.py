@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, Literal
 
 from pidurable_nb.agent.usage import Usage
 from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, SubmissionId
 from pidurable_nb.notebook.markup import Tone, bdi, code, cut, esc, short, toned
+from pidurable_nb.notebook.messages import said, saying
 from pidurable_nb.notebook.tables import MAX_ROWS, Rows, Table, frame
-from pidurable_nb.records.message import blocks_of, error_text, items, role_of, stop_reason
+from pidurable_nb.records.message import items, role_of, stop_reason
 from pidurable_nb.records.transcript import Answered, EntryRecord, Placed, SubmissionRecord, Unanswered, Written
 
 # --- Transcript -----------------------------------------------------------------------------------------------------
-
-MOST_BLOCKS: Final = 100
 
 
 def transcript_table(conversation: ConversationId, entries: Sequence[EntryRecord], *, limit: int = MAX_ROWS) -> Table:
@@ -54,7 +52,7 @@ def _marks(entry: EntryRecord) -> Iterable[tuple[Tone, str]]:
             case "assistant", "aborted":
                 yield "int", "cut off"
             case "assistant", "error":
-                yield "int", f"failed: {cut(error_text(message), 120)}"
+                yield "int", "failed"
             case "assistant", "length":
                 yield "lost", "ended at the limit of its length"
             case "assistant", "deferred":
@@ -69,46 +67,6 @@ def _marked(entry: EntryRecord) -> str:
 
 def _mark_words(entry: EntryRecord) -> Iterable[str]:
     return (f"[{word}] " for _, word in _marks(entry))
-
-
-def said(entry: EntryRecord) -> str:
-    """What an entry says to a reader: its messages, else its data."""
-    texts = [text for message in entry.model or () for text in _message(message)]
-    if texts:
-        return "\n".join(texts)
-    return "" if entry.data is ABSENT else short(entry.data, 200)
-
-
-def _message(message: JsonObject) -> Sequence[str]:
-    found = [text for block in islice(blocks_of(message), MOST_BLOCKS) if (text := _block(block))]
-    if role_of(message) == "toolResult" and isinstance(name := message.get("toolName"), str):
-        found = [f"{name}: {found[0]}", *found[1:]] if found else [f"{name}: nothing"]
-    for word, member in (("offers", "toolsAdded"), ("offers no more", "toolsRemoved")):
-        if names := [_name(tool) for tool in islice(items(message.get(member)), MOST_BLOCKS)]:
-            found.append(f"{word} {', '.join(names)}")
-    sections = message.get("sections")
-    if isinstance(sections, Mapping):
-        found += [f"{name}: {text}" for name, text in sections.items() if isinstance(text, str)]
-    return found
-
-
-def _name(tool: Json) -> str:
-    named = tool.get("name") if isinstance(tool, Mapping) else tool
-    return named if isinstance(named, str) else "?"
-
-
-def _block(block: Json) -> str:
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "thinking", "thinking": str(text)}:
-            return f"[thinking, {len(text):,} characters]"
-        case {"type": "toolCall", "name": str(name), "arguments": arguments}:
-            return f"calls {name}({short(arguments, 120)})"
-        case {"type": str(kind)}:
-            return f"[{kind}]"
-        case _:
-            return ""
 
 
 # --- Submissions ----------------------------------------------------------------------------------------------------
@@ -203,10 +161,10 @@ def inbox_of(conversation: ConversationId, document: JsonObject | None) -> list[
         if not isinstance(item, Mapping) or not isinstance(id := item.get("id"), int):
             continue
         entry, mode = item.get("entry"), item.get("mode")
-        says = "\n".join(_message(item))
+        says = "\n".join(saying(item))
         if not says and isinstance(entry, Mapping):
             messages = (message for message in items(entry.get("model")) if isinstance(message, Mapping))
-            says = "\n".join(text for message in messages for text in _message(message)) or (
+            says = "\n".join(text for message in messages for text in saying(message)) or (
                 short(entry["data"], 200) if "data" in entry else ""
             )
         found.append(Waiting(conversation, SubmissionId(id), mode if isinstance(mode, str) else "?", says))

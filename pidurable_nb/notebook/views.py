@@ -123,6 +123,7 @@ class StatusView(View):
     code: Sequence[tuple[str, str]]
     looked: str | None
     handle: str
+    offers: Sequence[str] = ()
 
     @property
     def label(self) -> str:
@@ -139,6 +140,7 @@ class StatusView(View):
             live = ", ".join(f"{n} {word}" for word, n in counts.most_common() if word != "terminal") or "nothing"
             found.append(f"live: {live}; ended: {counts['terminal']}")
             found += [f"code: {cut(name, 60)}, {cut(state, 200)}" for name, state in self.code]
+            found += [cut(line, 200) for line in self.offers]
         if self.looked is not None and self.looked != self.path:
             found.append(f"looked at last: {cut(self.looked, 200)}")
         return found

@@ -14,7 +14,7 @@ from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.subagents import ANSWER, Team, subagents
 from pidurable_nb.ids import ROOT, ConversationId
 from pidurable_nb.models import Answer, CallTools, ModelRequest, PlannedCall, Raise, Say, Scripted, call
-from pidurable_nb.records.message import Message, calls_of, items, role_of, text_of
+from pidurable_nb.records.message import calls_of, items, role_of, text_of
 from pidurable_nb.records.task import Completed, TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord
 from pidurable_nb.store.storage import ConversationQuery
@@ -72,7 +72,33 @@ def offered(request: ModelRequest) -> list[str]:
     return names
 
 
+def with_error(text: str) -> str:
+    """A tool's error as the model reads it."""
+    return f"<harness>\n[error] {text}\n</harness>"
+
+
+def answered(text: str) -> Callable[[Harness], Awaitable[None]]:
+    async def story(h: Harness) -> None:
+        answer = await (await (await h.root()).submit("go", request_id="go")).wait()
+        assert isinstance(answer, Answered), answer
+        assert answer.text == text
+
+    return story
+
+
 # -- in the foreground -------------------------------------------------------------------------------------------------
+
+AT_ONCE: Steps = {"find a coin": Say("It is at the beach.")}
+"""A subagent that digs nowhere, for sweeps of many lives."""
+
+
+async def found_once(h: Harness, child: ConversationId) -> None:
+    """A subagent was asked once and has answered once."""
+    there = await said_in(h, child)
+    assert there[0] == ("user", "find a coin")
+    assert there[-1] == ("assistant", "It is at the beach.")
+    assert len(there) == 2 or there[1:-1] == [("assistant", ""), ("toolResult", "a coin at the beach")]
+
 
 FOREGROUND: Steps = {
     "go": CallTools(call("delegate", task="find a coin")),
@@ -93,10 +119,7 @@ async def foreground(h: Harness) -> None:
     assert child.owner is not None
     ended: TaskRecord = await h.task(child.owner.task)
     assert isinstance(ended.outcome, Completed)
-    assert await said_in(h, child.id) == [
-        ("user", "find a coin"), ("assistant", ""), ("toolResult", "a coin at the beach"),
-        ("assistant", "It is at the beach."),
-    ]  # fmt: skip
+    await found_once(h, child.id)
     assert await said_in(h, ROOT) == [
         ("user", "go"), ("assistant", ""), ("toolResult", "It is at the beach."), ("assistant", "Found."),
     ]  # fmt: skip
@@ -111,8 +134,8 @@ def test_o1_s1_a_delegated_task_has_one_child_whichever_commit_the_process_dies_
 
 @pytest.mark.slow
 def test_o1_s1_a_delegated_task_has_one_child_whichever_two_commits_the_process_dies_behind() -> None:
-    deaths = Counter(lives_of(FOREGROUND, foreground).sweep(deaths=2))
-    assert deaths[2] > 100
+    deaths = Counter(lives_of(FOREGROUND | AT_ONCE, foreground).sweep(deaths=2))
+    assert deaths[2] > 50
 
 
 def test_a_subagent_has_what_its_asker_has_but_starts_none_of_its_own() -> None:
@@ -208,10 +231,7 @@ async def background(h: Harness) -> None:
     [child] = await children(h)
     team = await h.read(Team)
     assert {name: member.conversation for name, member in team.members.items()} == {"scout": child.id}
-    assert await said_in(h, child.id) == [
-        ("user", "find a coin"), ("assistant", ""), ("toolResult", "a coin at the beach"),
-        ("assistant", "It is at the beach."),
-    ]  # fmt: skip
+    await found_once(h, child.id)
     here = Counter(await said_in(h, ROOT))
     assert [here["user", ANSWERED], here["assistant", "Found."], here["assistant", "Asked."]] == [1, 1, 1]
     page = await root.entries()
@@ -231,19 +251,183 @@ def test_s1_a_message_is_asked_once_and_answered_once_whichever_commit_the_proce
 
 @pytest.mark.slow
 def test_s1_a_message_is_asked_once_and_answered_once_whichever_two_commits_the_process_dies_behind() -> None:
-    deaths = Counter(lives_of(BACKGROUND, background).sweep(deaths=2))
-    assert deaths[2] > 400
+    deaths = Counter(lives_of(BACKGROUND | AT_ONCE, background).sweep(deaths=2))
+    assert deaths[2] > 100
 
 
-def with_error(text: str) -> str:
-    """A tool's error as the model reads it."""
-    return f"<harness>\n[error] {text}\n</harness>"
+def chain(*calls: PlannedCall, rest: Steps) -> Scripted:
+    """A model that makes these calls one after the other when it is told to go; subagents do the rest."""
+
+    def answer(request: ModelRequest) -> Answer:
+        messages = [message for message in request.messages if role_of(message) != "system"]
+        own = [message for message in messages if role_of(message) == "user"]
+        if text_of(own[-1]) != "go":
+            return rest[text_of(own[-1])]
+        made = sum(len(calls_of(message)) for message in messages)
+        return CallTools(calls[made]) if made < len(calls) else Say("Done.")
+
+    return Scripted.by(answer)
 
 
-def answered(text: str) -> Callable[[Harness], Awaitable[None]]:
+async def results(h: Harness) -> list[str]:
+    """What the tools of the root said."""
+    return [text for role, text in await said_in(h, ROOT) if role == "toolResult"]
+
+
+def play(model: Scripted, check: Callable[[Harness], Awaitable[None]]) -> None:
+    """The root is told to go and stops; then what is to be checked."""
+
     async def story(h: Harness) -> None:
-        answer = await (await (await h.root()).submit("go")).wait()
-        assert isinstance(answer, Answered), answer
-        assert answer.text == text
+        await answered("Done.")(h)
+        await check(h)
 
-    return story
+    lives = Lives(story)
+    lives.extensions, lives.models = [TOOLS, subagents()], [model]
+    lives.live()
+    assert lives.reports == []
+
+
+def test_o2_a_subagent_that_is_stopped_ends_its_work_without_a_word_and_frees_its_name() -> None:
+    stop, listed = call("stop_subagent", name="scout"), call("list_subagents")
+    model = chain(
+        listed, SPAWN, listed, MESSAGE, call("dig", place="here"), listed, stop, listed, MESSAGE, stop, SPAWN, listed,
+        rest={"find a coin": Say("…", delay=timedelta(hours=1))},
+    )  # fmt: skip
+
+    async def check(h: Harness) -> None:
+        assert await results(h) == [
+            "There are no subagents.",
+            "Subagent scout is ready.",
+            "scout: idle",
+            "Subagent scout was asked. Its answer will come as a message.",
+            "a coin at here",
+            "scout: working",
+            "Subagent scout was stopped.",
+            "scout: stopped",
+            with_error("Subagent scout was stopped. Start it again first."),
+            "Subagent scout was stopped.",
+            "Subagent scout is ready.",
+            "scout: idle",
+        ]
+        await asyncio.sleep(7200)
+        assert await h.tasks(live=True) == ()
+        assert [text for role, text in await said_in(h, ROOT) if role == "user"] == ["go"]
+        first, second = await children(h)
+        assert (await h.read(Team)).members["scout"].conversation == second.id
+        assert await said_in(h, first.id) == [("user", "find a coin")]
+
+    play(model, check)
+
+
+def test_a_name_is_given_once_and_names_that_nobody_has_are_said() -> None:
+    empty = call("spawn_subagent", name=" ", instructions="You find things.")
+    other = call("message_subagent", name="cook", text="eat")
+    model = chain(other, SPAWN, SPAWN, other, call("stop_subagent", name="cook"), empty, rest={})
+
+    async def check(h: Harness) -> None:
+        assert await results(h) == [
+            with_error("There is no subagent cook. There are: none."),
+            "Subagent scout is ready.",
+            with_error("There is a subagent scout already. Take another name, or stop it first."),
+            with_error("There is no subagent cook. There are: scout."),
+            with_error("There is no subagent cook. There are: scout."),
+            with_error("A subagent needs a name."),
+        ]
+        assert len(await children(h)) == 1
+
+    play(model, check)
+
+
+def test_s3_several_messages_are_answered_in_order_by_one_subagent_that_remembers() -> None:
+    second = call("message_subagent", name="scout", text="and another")
+    steps = BACKGROUND | {
+        "go": CallTools(SPAWN, MESSAGE, second),  # one round: it starts before it is asked
+        "message_subagent: Subagent scout was asked. Its answer will come as a message.": Say("Asked."),
+        "and another": Say("No."),
+        "Subagent scout answers: No.": Say("Pity."),
+    }
+
+    async def story(h: Harness) -> None:
+        await answered("Asked.")(h)
+        await asyncio.sleep(60)
+        [child] = await children(h)
+        assert [text for role, text in await said_in(h, child.id) if role == "user"] == ["find a coin", "and another"]
+        assert [text for _, text in await said_in(h, ROOT)][-4:] == [
+            ANSWERED, "Found.", "Subagent scout answers: No.", "Pity.",
+        ]  # fmt: skip
+
+    lives_of(steps, story).live()
+
+
+def test_s2_a_subagent_that_fails_says_so_once_whichever_commit_the_process_dies_behind() -> None:
+    failed = "Subagent scout gave no answer: model_error."
+    steps = BACKGROUND | {"find a coin": Raise(RuntimeError("broken")), failed: Say("Pity.")}
+
+    async def story(h: Harness) -> None:
+        await (await (await h.root()).submit("go", request_id="go")).wait()
+        await asyncio.sleep(600)
+        assert Counter(await said_in(h, ROOT))["user", failed] == 1
+        assert Counter(await said_in(h, ROOT))["assistant", "Pity."] == 1
+
+    assert len(list(lives_of(steps, story).sweep(deaths=1))) > 20
+
+
+def test_o3_a_subagent_works_on_when_its_asker_is_aborted_and_ends_with_the_background() -> None:
+    model = chain(SPAWN, MESSAGE, rest={"find a coin": Say("…", delay=timedelta(hours=1))})
+
+    async def check(h: Harness) -> None:
+        root = await h.root()
+        [child] = await children(h)
+        there = await h.conversation(child.id)
+        await asyncio.sleep(1)
+        await root.abort()
+        assert await there.busy()
+        await h.wait_idle()  # nobody waits for what runs in the background
+        assert await there.busy()
+        await root.abort(background=True)
+        assert not await there.busy()
+        assert await h.tasks(live=True) == ()
+
+    play(model, check)
+
+
+def test_o5_a_subagent_can_be_asked_long_after_its_anchor_has_ended() -> None:
+    model = chain(SPAWN, rest={"hello": Say("hi"), "again": Say("hi again")})
+
+    async def check(h: Harness) -> None:
+        [child] = await children(h)
+        [anchor] = await h.tasks(kind="subagents.anchor")
+        assert anchor.outcome == Completed(result=None)
+        there = await h.conversation(child.id)
+        for text in ("hello", "again"):
+            answer = await (await there.submit(text)).wait()
+            assert isinstance(answer, Answered)
+
+    play(model, check)
+
+
+def test_v3_a_fork_has_no_subagents_of_its_parent() -> None:
+    async def check(h: Harness) -> None:
+        root = await h.root()
+        last = (await root.entries(limit=1)).items[0]
+        fork = await root.fork(at=last.id)
+        assert (await h.read(Team, of=root)).members.keys() == {"scout"}
+        assert (await h.read(Team, of=fork)).members == {}
+
+    play(chain(SPAWN, rest={}), check)
+
+
+def test_t8_an_answer_comes_when_the_extension_is_installed_again() -> None:
+    steps = BACKGROUND | {"dig: a coin at the beach": Say("It is at the beach.", delay=timedelta(hours=1))}
+    lives = lives_of(steps, answered("Asked."))
+    *_, last = lives.live()
+
+    async def story(h: Harness) -> None:
+        await asyncio.sleep(7200)
+        [report] = await h.tasks(live=True)
+        assert report.kind == "subagents.report"
+        h.install(subagents())
+        await background(h)
+
+    lives.story, lives.extensions = story, [TOOLS]
+    lives.live(last)

@@ -12,6 +12,7 @@ from pidurable_nb.agent import live
 from pidurable_nb.errors import NotJson, RequestConflict, SessionClosed, StorageRequestError
 from pidurable_nb.ids import ROOT, ConversationId, JsonObject, SubmissionId
 from pidurable_nb.records.transcript import Queued, SubmissionRecord, Unanswered, Written
+from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.storage import SubmissionQuery
 
 if TYPE_CHECKING:
@@ -212,21 +213,30 @@ def test_s4_writes_behind_a_run_are_queued_in_order_and_placed_before_the_next_o
     home.run(main())
 
 
-def test_s3_s4_a_write_to_an_idle_conversation_leaves_waiting_inputs_where_they_are(home: "Home") -> None:
+def test_s3_s4_a_write_to_an_idle_conversation_queues_behind_what_waits_and_starts_the_run_of_an_input_only(
+    home: "Home",
+) -> None:
     async def main() -> None:
         async with home.open() as h:
             root = await h.root()
             await busy(h, run=True)
-            first = await queue_input(h)
             queued = await root.write("app.note", data="queued")
             await busy(h, run=False)
-            await root.write("app.note", data="now")
-            assert await datas(h) == ["queued", "now"]
-            assert [item["id"] for item in await inbox(h)] == [first]
-            assert (await h.submission(first)).id == first
-            assert await (await h.submission(first)).status() == "queued"
-            assert await queued.status() == "done"
-            assert (await (await h.root()).entries()).items[0].data == "now"
+            first = await queue_input(h)
+            seen: list[Changes] = []
+            h.engine.session.subscribe(seen.append)
+            written = await root.write("app.note", data="now")
+            [entries] = [changes.entries for changes in seen if changes.entries]
+            assert [entry.kind for entry in entries] == ["app.note", "app.note", "pi.user"]
+            assert [change.after.kind for change in seen[0].tasks.values()] == ["pi.generation"]
+            assert [await each.status() for each in (queued, written)] == ["done", "done"]
+            assert await inbox(h) == []
+            settled = await (await h.submission(first)).wait()
+            assert isinstance(settled, Unanswered)
+            assert settled.reason == "no_model"  # this host has none
+            tasks = len(await h.tasks())
+            await (await root.write("app.note", data="idle")).wait()
+            assert len(await h.tasks()) == tasks
 
     home.run(main())
 

@@ -13,9 +13,10 @@ from pidurable_nb.engine.graph import Edge
 from pidurable_nb.ids import ConversationId, EntryId, TaskId
 from pidurable_nb.lab.stepper import RowChange
 from pidurable_nb.notebook import markup, svg
+from pidurable_nb.notebook.conversations import transcript_table
 from pidurable_nb.notebook.graphs import Standing, ownership, state_machine
 from pidurable_nb.notebook.steps import row_lines
-from pidurable_nb.notebook.tables import memos_of, memos_table, tasks_table, transcript_table
+from pidurable_nb.notebook.tables import memos_of, memos_table, tasks_table
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import EntryRecord
@@ -23,6 +24,7 @@ from pidurable_nb.records.transcript import EntryRecord
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 COMMANDS = (
     "%pi status", "%pi tasks STORE", "%pi task STORE", "%pi memos STORE", "%pi transcript STORE", "%pi forks STORE",
+    "%pi submissions STORE", "%pi inbox STORE", "%pi usage STORE",
     "%pi why STORE", "%pi why STORE --here --all", "%pi step STORE", "%pi recover STORE",
 )  # fmt: skip
 TAGS = {
@@ -98,7 +100,16 @@ def test_foreign_text_is_visible_in_full(shell: Shell, hostile: Path) -> None:
 def test_stores_of_the_peer_are_shown(shell: Shell, name: str) -> None:
     store = FIXTURES / f"{name}.sqlite"
     before = store.read_bytes()
-    for command in ("%pi tasks", "%pi memos", "%pi transcript", "%pi forks", "%pi why"):
+    for command in (
+        "%pi tasks",
+        "%pi memos",
+        "%pi transcript",
+        "%pi forks",
+        "%pi submissions",
+        "%pi inbox",
+        "%pi usage",
+        "%pi why",
+    ):
         rich, plain = forms(shell, shell.run(f"{command} {store}"))
         Reader().feed(rich)
         assert plain

@@ -12,12 +12,13 @@ import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pidurable_nb import AgentChange, Answered, Call, Conversation, Extension, Harness, Settings, ToolError, tool
 from pidurable_nb.agent.extension import Hooks
-from pidurable_nb.agent.settings import Compaction
+from pidurable_nb.agent.settings import Compaction, Retry
 from pidurable_nb.clock import SystemClock
 from pidurable_nb.ids import ConversationId, Json, JsonObject, Seq
 from pidurable_nb.models.model import (
@@ -72,7 +73,7 @@ class Halting(SqliteStorage):
     """A store whose owner hears of no commit behind the n-th; it is on disk all the same."""
 
     def __init__(self, path: Path, outside: Outside, halt: Any) -> None:
-        super().__init__(path)
+        super().__init__(path, durability="kill")  # as the other half keeps its stores
         self._outside, self._halt = outside, halt
         self._left = halt if isinstance(halt, int) else 1
 
@@ -117,7 +118,7 @@ def asked_for(messages: Sequence[Message]) -> str:
     """What a request is about: the newest text of the user, or the tools whose results came last."""
     if any("<conversation>" in text_of(message) for message in messages if role_of(message) == "user"):
         return "summary"
-    last = messages[-1]
+    last = [message for message in messages if role_of(message) != "system"][-1]
     return f"after {last['toolName']}" if role_of(last) == "toolResult" else text_of(last)
 
 
@@ -281,8 +282,9 @@ class Living:
 async def live(world: dict[str, Any], report: dict[str, Any]) -> None:
     outside = Outside(world["name"], frozenset(world["held"]))
     settings = Settings(
-        clock=ShiftedClock(SEEDED_MS + (LIFE - 1) * AN_HOUR_MS), compaction=Compaction(keep_recent=60, reserve=1000)
-    )
+        clock=ShiftedClock(SEEDED_MS + (LIFE - 1) * AN_HOUR_MS), compaction=Compaction(keep_recent=80, reserve=1000),
+        retry=Retry(delay=timedelta(minutes=1)),
+    )  # fmt: skip
     storage = Halting(FOLDER / f"{world['name']}.sqlite", outside, world.get("halt"))
     reports: list[str] = []
     async with Harness.open(
@@ -294,6 +296,8 @@ async def live(world: dict[str, Any], report: dict[str, Any]) -> None:
         harness.resume()
         for step, *given in world["steps"]:
             await asyncio.wait_for(getattr(living, step)(*given), None if LIFE == 1 else 20)
+        if not world["closes"]:
+            await asyncio.Event().wait()
     report[world["name"]] = {"requests": outside.requests, "reports": reports}
     with (FOLDER / f"{world['name']}.ledger").open("a", encoding="utf-8") as ledger:
         ledger.write("ended\n")

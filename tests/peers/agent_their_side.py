@@ -81,7 +81,7 @@ def shown(message):
 def asked_for(messages):
     if any("<conversation>" in text_of(message) for message in messages if message["role"] == "user"):
         return "summary"
-    last = messages[-1]
+    last = [message for message in messages if message["role"] != "system"][-1]
     return f"after {last['toolName']}" if last["role"] == "toolResult" else text_of(last)
 
 def empty(**fields):
@@ -91,7 +91,7 @@ def empty(**fields):
 class Telling(ProviderStream):
     def __init__(self, outside, script, messages):
         self.outside, self.script, self.messages = outside, script, messages
-        super().__init__(empty(), signal=None)
+        super().__init__(empty(stopReason="pending"), signal=None)
 
     async def _produce(self):
         asked, content = asked_for(self.messages), self.output["content"]
@@ -105,6 +105,7 @@ class Telling(ProviderStream):
             content[0]["text"] += text
             self.emit("text_delta", content_index=0, delta=text)
             await self.outside.hold(f"said {asked}")
+        self.output["stopReason"] = "stop"
         for id, name, arguments in step.get("calls", ()):
             content.append({"type": "toolCall", "id": id, "name": name, "arguments": arguments})
             self.output["stopReason"] = "toolUse"
@@ -242,7 +243,7 @@ async def live(world, report):
     registry = create_registry()
     registry.install(define_extension(name="world", tools=tools_of(outside), hooks=hooks_of(outside, world)))
     options = {"models": Teller(outside, world["script"]), "registry": registry,
-               "settings": {"compaction": {"keep_recent_tokens": 60, "reserve_tokens": 1000}},
+               "settings": {"compaction": {"keep_recent_tokens": 80, "reserve_tokens": 1000}, "retry": {"base_delay_ms": 60_000}},
                "now": lambda: time.time_ns() // 1_000_000 + shift,
                "on_report": lambda error, info: reports.append(f"{info}: {error!r}")}
     harness = await Harness.open(halting(storage, outside, world.get("halt")), options, CTX)
@@ -250,6 +251,8 @@ async def live(world, report):
     harness.resume()
     for step, *given in world["steps"]:
         await asyncio.wait_for(getattr(living, step)(*given), None if LIFE == 1 else 20)
+    if not world["closes"]:
+        await asyncio.Event().wait()
     await harness.close(CTX)
     report[world["name"]] = {"requests": outside.requests, "reports": reports}
     with (FOLDER / f"{world['name']}.ledger").open("a", encoding="utf-8") as ledger:

@@ -1,16 +1,18 @@
 """A refund is paid, and the process dies before anybody wrote that down. What does the customer get?
 
-A tool is unsafe unless it says otherwise: a call of it that a crash cut off is never made again (E3). So the money moved
-at most once. Did it move at all? Nobody here can know; the payment server can. Therefore the model is told neither that
-the refund went well nor that it failed, but that it was interrupted. It looks up what was paid with a tool that only
-reads, which may run as often as it likes (E2), and then it answers.
+A tool is unsafe unless it says otherwise: a call of it that a crash cut off is never made again (E3). So the money
+moved at most once. Did it move at all? Nobody here can know; the payment server can. Therefore the model is told
+neither that the refund went well nor that it failed, but that it was interrupted. It looks up what was paid with a tool
+that only reads, which may run as often as it likes (E2), and then it answers.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 
 from pidurable_nb import Harness, tool
 from pidurable_nb.lab.bank import bank
-from pidurable_nb.lab.scenario import Facts, Scenario, unanswered
+from pidurable_nb.lab.scenario import Facts, Scenario, standing, unanswered
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of
 
@@ -56,9 +58,9 @@ def invariants(facts: Facts) -> Iterator[str]:
     paid = facts.applied.get(f"pay back {ORDER}", 0)
     if paid != 1:
         yield f"the customer was paid {paid} times"
-    cut = sum(isinstance(record.checkpoint, dict) for record in facts.of_kind("pi.tool"))
-    if cut and "interrupted" not in facts.told("refund"):
-        yield "the model was not told that its call was cut off"
+    cut_off = [record for record in facts.of_kind("pi.tool") if standing(record) == "failed"]
+    if len(cut_off) != facts.told("refund").count("interrupted"):
+        yield f"{len(cut_off)} refunds were cut off, and the model was told: {', '.join(facts.told('refund'))}"
 
 
 REFUND = Scenario(
