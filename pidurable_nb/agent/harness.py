@@ -144,18 +144,19 @@ class Harness:
         async def opening() -> Harness:
             installed = extensions_of(tools, extensions)
             parts = Parts(tuple(tasks), installed, models_of(models), environment)
-            return await Harness._open(storage_of(store, durability), source, parts, run, on_report or _swallow)
+            return await Harness.of_parts(storage_of(store, durability), source, parts, run, on_report or _swallow)
 
         return Opening(opening)
 
     @staticmethod
-    async def _open(
+    async def of_parts(
         storage: Storage,
         settings: Callable[[], Settings],
         parts: Parts,
         run: bool,
         report: Callable[[BaseException], None],
     ) -> Harness:
+        """As `open`, of parts that somebody put together, which may decide with other code than is installed."""
         harness: Harness | None = None
 
         def heard(error: BaseException) -> None:

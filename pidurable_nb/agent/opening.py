@@ -21,7 +21,7 @@ from pidurable_nb.agent.workshop import EnvironmentSource, Workshop
 from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
-from pidurable_nb.engine.registry import Registry
+from pidurable_nb.engine.registry import Code, Registry
 from pidurable_nb.engine.snapshot import LiveRun
 from pidurable_nb.models.model import Model, ModelRef
 from pidurable_nb.records.task import TaskRecord
@@ -70,12 +70,13 @@ def models_of(models: Sequence[Model]) -> Mapping[ModelRef, Model]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the host brings: code and models."""
+    """What the host brings: code and models. `code` may stand between what is installed and whoever decides by it."""
 
     tasks: tuple[type[Phase[object]], ...]
     extensions: Extensions
     models: Mapping[ModelRef, Model]
-    environment: EnvironmentSource | None
+    environment: EnvironmentSource | None = None
+    code: Callable[[Code, Workshop], Code] | None = None
 
 
 def build(session: Session, settings: Callable[[], Settings], parts: Parts) -> tuple[Engine, Workshop]:
@@ -99,6 +100,8 @@ def build(session: Session, settings: Callable[[], Settings], parts: Parts) -> t
     )
     for task in (*parts.extensions.tasks, *parts.tasks):
         registry.install(task)
+    if parts.code is not None:
+        engine.code = parts.code(registry, shop)
     return engine, shop
 
 

@@ -6,7 +6,7 @@ opens a store by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -14,12 +14,12 @@ from pidurable_nb.agent import live
 from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.harness import Harness, Opening
 from pidurable_nb.agent.live import Ids
-from pidurable_nb.agent.opening import extensions_of, register_built_in
+from pidurable_nb.agent.opening import Parts, extensions_of, models_of, register_built_in
 from pidurable_nb.agent.recovery import COMPACTION, GENERATION, KNOWN, AssumedCode
 from pidurable_nb.agent.resolution import Agent, model_of, resolve
 from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.clock import Clock
-from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import BuiltIn, Code, Fit, Fits, Refined, Registry
 from pidurable_nb.engine.snapshot import LiveRun
@@ -34,6 +34,10 @@ from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.tools.tool import Tool
 
 __all__ = ["Program"]
+
+
+def _unheard(_error: BaseException) -> None:
+    """Nobody listens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +62,21 @@ class Program:
         clock: Clock,
         ids: Ids,
         probe: Probe,
-        run: bool = True,
-        on_report: Callable[[BaseException], None] | None = None,
+        code: Callable[[Code, Workshop], Code] | None = None,
+        on_report: Callable[[BaseException], None] = _unheard,
     ) -> Opening:
-        """A harness with this code and these seams."""
-        return Harness.open(
-            storage,
-            tasks=self.tasks,
-            tools=self.tools,
-            extensions=self.extensions,
-            models=self.models,
-            settings=replace(self.settings, clock=clock, ids=ids, probe=probe),
-            run=run,
-            on_report=on_report,
-        )
+        """A harness with this code and these seams; `code` may stand between what is installed and who decides by it.
+
+        Raises what `Harness.open` raises.
+        """
+        settings = replace(self.settings, clock=clock, ids=ids, probe=probe)
+
+        async def opening() -> Harness:
+            installed = extensions_of(self.tools, self.extensions)
+            parts = Parts(self.tasks, installed, models_of(self.models), code=code)
+            return await Harness.of_parts(storage, lambda: settings, parts, True, on_report)
+
+        return Opening(opening)
 
     def code_for(self, file: StoreFile) -> Code:
         """The code that decisions about a file ask: what a harness that is opened with this program would answer.
@@ -95,14 +100,14 @@ class Program:
             registry.install(first)
         return _Able(registry, lambda record: self.lacks(record, states.get(record.conversation, {})))
 
-    def code_of(self, engine: Engine, states: Mapping[ConversationId, JsonObject]) -> Code:
-        """The code that an open harness asks: its own, but that nothing begins for which a model is missing here.
+    def able(self, code: Code, shop: Workshop) -> Code:
+        """The code that a recovery of a copy asks: what is installed, but nothing begins for which a model is missing.
 
-        Of an empty program everything is assumed to be as it was stored, and nothing of it is run.
+        Of an empty program everything counts as it was stored, and nothing of it is run.
         """
         if self.empty:
-            return AssumedCode(installed=engine.registry)
-        return _Able(engine.registry, lambda record: self.lacks(record, states.get(record.conversation, {})))
+            return AssumedCode(installed=code)
+        return _Able(code, lambda record: self.lacks(record, shop.states.get(record.conversation, {})))
 
     def lacks(self, record: TaskRecord, state: JsonObject) -> str | None:
         """The model that a task cannot go on without and that is not here. `state` is its conversation's agent."""

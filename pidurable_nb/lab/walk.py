@@ -225,7 +225,8 @@ class Counted:
 class Walk:
     """A harness on `store`, stopped at every gate. Its virtual time starts at `now_ms`.
 
-    It moves while an effect takes time, and at most `patience_s` besides: nobody waits for what sleeps longer. Use it from one thread. `close` drops everything where it stands, as a crash would.
+    It moves while an effect takes time, and at most `patience_s` besides: nobody waits for what sleeps longer. Use it
+    from one thread. `close` drops everything where it stands, as a crash would.
     """
 
     def __init__(
@@ -250,15 +251,13 @@ class Walk:
         self._run()
 
     async def _open(self, clock: LoopClock) -> None:
-        """Nothing starts before it is settled what this program can run."""
-        report = self.reports.append
+        keeper = self.gatekeeper
         harness = await self._program.open(
-            self._storage, clock=clock, ids=Counted(), probe=self.gatekeeper, run=False, on_report=report
-        )
-        harness.engine.code = self._program.code_of(harness.engine, harness.shop.states)
-        harness.engine.session.subscribe(lambda changes: self.gatekeeper.carried.extend(carried(changes)))
+            self._storage, clock=clock, ids=Counted(), probe=keeper, code=self._program.able,
+            on_report=self.reports.append,
+        )  # fmt: skip
+        harness.engine.session.subscribe(lambda changes: keeper.carried.extend(carried(changes)))
         self.harness = harness
-        harness.resume()
 
     def _run(self) -> None:
         """Run until everything waits at a gate; let a little time pass when nothing does."""

@@ -13,13 +13,12 @@ from pidurable_nb.agent.admission import Match
 from pidurable_nb.agent.executing import effect_name
 from pidurable_nb.agent.live_state import LiveState, text_in
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.notebook.markup import LONGEST as LINE
-from pidurable_nb.notebook.markup import Tone, View, bdi, code, cut, esc, lines_of, prose, quiet, short, toned
+from pidurable_nb.notebook.markup import LONGEST, Tone, View, bdi, code, cut, esc, lines_of, prose, quiet, short, toned
 from pidurable_nb.notebook.messages import diagnostics_of, result_text
 from pidurable_nb.records.message import Message, blocks_of, calls_of, error_text, role_of, stop_reason, text_of
 from pidurable_nb.records.transcript import Answered, EntryRecord, Queued, SubmissionRecord, Unanswered
 
-LONGEST: Final = 50_000
+MOST_TEXT: Final = 50_000
 """How many characters of a text are shown."""
 FOLDED: Final = 4_000
 """How many of a tool's output, where it is unfolded."""
@@ -150,13 +149,13 @@ class _Run:
             )
 
     def _result(self, message: Message, entry: EntryRecord) -> None:
+        diagnostics = diagnostics_of(entry)
         state: CallState = "failed" if message.get("isError") is True else "done"
-        if state == "failed":
-            codes = (text_in(each, "code") for each in diagnostics_of(entry))
-            state = next((_CODES[word] for word in codes if word in _CODES), state)
+        for each in diagnostics:
+            state = _CODES.get(text_in(each, "code"), state)
         duration = message.get("durationMs")
         ms = duration if isinstance(duration, int) else None
-        self._change(text_in(message, "toolCallId"), state, result_text(message, diagnostics_of(entry)), ms)
+        self._change(text_in(message, "toolCallId"), state, result_text(message, diagnostics), ms)
 
     def _change(self, id: str, state: CallState, output: str, duration_ms: int | None = None) -> None:
         """The newest call of this id that has no result: a provider may use an id again."""
@@ -240,7 +239,7 @@ class AnswerView(View):
         return f"<p>{quiet(esc(where))} {toned(tone, word)}</p>{notes}{earlier}{body}{why}"
 
     def _said(self, part: Said) -> str:
-        text = prose(part.text, LONGEST) if part.text else ""
+        text = prose(part.text, MOST_TEXT) if part.text else ""
         aside = _aside(part)
         if part.how == "heard":
             return f"<p>{quiet('joined the run:')}</p>{text}"
@@ -257,7 +256,7 @@ class AnswerView(View):
                 lines.append(f"  {cut(part.name)}  {part.took()}{_first(part)}")
                 continue
             lines += ["joined the run:"] if part.how == "heard" else []
-            lines += lines_of(part.text, LONGEST) if part.text else []
+            lines += lines_of(part.text, MOST_TEXT) if part.text else []
             lines += [f"[{aside}]"] if (aside := _aside(part)) else []
         if self.reason():
             lines += lines_of(self.reason(), FOLDED)
@@ -300,7 +299,7 @@ def _first(call: Called) -> str:
 def _call(call: Called) -> str:
     """A line; where a call that is over gave more than that, it unfolds."""
     line = f"{code(cut(call.name))} {toned(TONES[call.state], call.took())}{bdi(_first(call))}"
-    more = len(call.output) > LINE or "\n" in call.output.strip()
+    more = len(call.output) > LONGEST or "\n" in call.output.strip()
     if call.state in ("asked", "pending", "running") or not more:
         return f"<p>{line}</p>"
     return f"<details><summary>{line}</summary>{prose(call.output, FOLDED)}</details>"

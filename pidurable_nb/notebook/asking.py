@@ -17,7 +17,7 @@ from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.harness import SETTLED, Harness
 from pidurable_nb.agent.live_state import live_state
 from pidurable_nb.agent.submission import Answered, Submission
-from pidurable_nb.agent.view import ActiveEntries, ViewWatch, watch_conversation
+from pidurable_nb.agent.view import ActiveEntries, ViewWatch
 from pidurable_nb.ids import ConversationId, EntryId
 from pidurable_nb.notebook.answers import Asked
 from pidurable_nb.notebook.markup import View, cut
@@ -68,7 +68,7 @@ async def follow(
 
     Raises what submitting raises; SessionClosed or SessionFailed when the store goes meanwhile.
     """
-    watch = await watch_conversation(harness.engine.session, conversation.id)
+    watch = await conversation.watch()
     try:
         submission = await conversation.submit(
             question.text, request_id=question.request_id, when_busy=question.when_busy

@@ -1,4 +1,4 @@
-"""Owns what the cells of a notebook define, and how it reaches the open store: tasks, tools, extensions, models.
+"""Owns what the cells of a notebook define, and how it reaches the open store: code, models, and an environment.
 
 Whatever has a name in the notebook counts, defined or imported. The tools that are in no extension of their own form
 the extension `cells`, which is replaced as a whole. Never opens a store and never runs what it finds.
@@ -20,6 +20,7 @@ from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.models.model import Model, ModelRef
 from pidurable_nb.store.visible import visible
+from pidurable_nb.tools.environment import Environment
 from pidurable_nb.tools.tool import Tool
 
 T = TypeVar("T")
@@ -33,10 +34,11 @@ _OUTPUT: Final = re.compile(r"_{1,3}|_\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a notebook offers to the open store: extensions with `cells` last, models, and what is to be said of it."""
+    """What a notebook offers to the open store: extensions with `cells` last, models, where tools work; and remarks."""
 
     extensions: tuple[Extension, ...] = ()
     models: tuple[Model, ...] = ()
+    environment: Environment | None = None
     remarks: tuple[str, ...] = ()
 
 
@@ -63,7 +65,7 @@ class Cells:
         return found
 
     def offer(self) -> Offer:
-        """The tools, extensions and models of the notebook, as of now."""
+        """The tools, extensions, models and environment of the notebook, as of now."""
         values, remarks = list(self._values()), list[str]()
         extensions = self._newest("extension", [(n, v) for n, v in values if isinstance(v, Extension)], _name, remarks)
         if extensions.pop(CELLS, None) is not None:
@@ -74,7 +76,11 @@ class Cells:
         loose = [tool for tool in tools.values() if tool.name not in bundled]
         own = (Extension(CELLS, tools=loose),) if loose else ()
         models = self._newest("model", [(n, v) for n, v in values if is_model(v)], _ref, remarks)
-        return Offer(extensions=(*sound, *own), models=tuple(models.values()), remarks=tuple(remarks))
+        places = self._newest("environment", [(n, v) for n, v in values if is_environment(v)], _unnamed, remarks)
+        return Offer(
+            extensions=(*sound, *own), models=tuple(models.values()), environment=places.get(_unnamed(None)),
+            remarks=tuple(remarks),
+        )  # fmt: skip
 
     def install(self, harness: Harness) -> list[str]:
         """Give the open store what cells defined anew. What is refused leaves what was there before.
@@ -118,7 +124,8 @@ class Cells:
             if any(value is not chosen[name] for _, value in several):
                 used = next(variable for variable, value in several if value is chosen[name])
                 others = ", ".join(variable for variable, value in several if value is not chosen[name])
-                remarks.append(f"{used} and {others} are two {what}s called {visible(name)}: {used} is used")
+                called = f" called {visible(name)}" if name else ""
+                remarks.append(f"{used} and {others} are two {what}s{called}: {used} is used")
         return chosen
 
 
@@ -141,12 +148,25 @@ def is_model(value: object) -> TypeGuard[Model]:
     return isinstance(named, ModelRef) and all(hasattr(value, part) for part in ("api", "context_window", "max_tokens"))
 
 
+_ENVIRONMENT: Final = frozenset(name for name in vars(Environment) if not name.startswith("_"))
+
+
+def is_environment(value: object) -> TypeGuard[Environment]:
+    """Whether this is a place with files and processes. Only its class is asked."""
+    return not isinstance(value, type) and all(hasattr(type(value), part) for part in _ENVIRONMENT)
+
+
 def _name(bundle: Extension | Tool) -> str:
     return bundle.name
 
 
 def _ref(model: Model) -> str:
     return str(model.ref)
+
+
+def _unnamed(place: Environment | None) -> str:
+    """A notebook has one environment, whatever it is called."""
+    return ""
 
 
 def _sound(extension: Extension, remarks: list[str]) -> bool:
@@ -174,3 +194,5 @@ def _changes(harness: Harness, offer: Offer) -> Iterator[Callable[[], None]]:
     for model in offer.models:
         if harness.shop.models.get(model.ref) is not model:
             yield partial(harness.use, model)
+    if offer.environment is not None and harness.shop.environment is not offer.environment:
+        yield partial(setattr, harness.shop, "environment", offer.environment)

@@ -9,7 +9,6 @@ from typing import Final
 
 from IPython.core.error import UsageError
 
-from pidurable_nb.agent.recovery import AssumedCode
 from pidurable_nb.cli.why import at_ms
 from pidurable_nb.lab.code import load_code
 from pidurable_nb.lab.explain import explain
@@ -56,7 +55,7 @@ def _why(desk: Desk, options: Namespace) -> WhyView:
                 file, code=loaded.code_for(file), assumed=f"module {loaded.name}", now_ms=options.at, all=options.all
             )
         elif options.here:
-            here = AssumedCode(installed=desk.registry())
+            here = desk.program_for(path).code_for(file)
             found = explain(file, code=here, assumed="of this notebook", now_ms=options.at, all=options.all)
         else:
             found = explain(file, now_ms=options.at, all=options.all)
@@ -142,8 +141,8 @@ def _back(desk: Desk, options: Namespace) -> View | None:
 
 def _walk(desk: Desk, path: Path, options: Namespace) -> Walking:
     died = desk.died(path)
-    tasks = load_code(options.code).tasks if options.code is not None else tuple(desk.tasks_for(path).values())
-    return Walking(path, tasks=tasks, now_ms=options.at, world=died.world() if died is not None else None)
+    program = load_code(options.code).program if options.code is not None else desk.program_for(path)
+    return Walking(path, program=program, now_ms=options.at, world=died.world() if died is not None else None)
 
 
 def _died_with(desk: Desk, path: Path) -> contextlib.AbstractContextManager[object]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from pidurable_nb.agent.usage import Usage
 from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, SubmissionId
-from pidurable_nb.notebook.markup import Tone, bdi, code, cut, esc, short, toned
+from pidurable_nb.notebook.markup import Tone, bdi, code, cut, esc, lines_of, short, toned
 from pidurable_nb.notebook.messages import said, saying
 from pidurable_nb.notebook.tables import MAX_ROWS, Rows, Table, frame
 from pidurable_nb.records.message import items, role_of, stop_reason
@@ -21,7 +22,7 @@ def transcript_table(conversation: ConversationId, entries: Sequence[EntryRecord
     """What a conversation sees, oldest first, forks followed (V3)."""
     view = Rows(
         f"Transcript of conversation {conversation}", ("entry", "kind", "says", "by task"), entries,
-        lambda e: (code(e.id), code(e.kind), _marked(e) + bdi(cut(said(e), 240)), esc(e.by_task or "-")),
+        lambda e: (code(e.id), code(e.kind), _marked(e) + _shown(e), esc(e.by_task or "-")),
         lambda e: (str(e.id), e.kind, cut("".join((*_mark_words(e), said(e))), 76), str(e.by_task or "-")),
         "entries", limit, newest=True, empty="nothing was written.", widest=110,
     )  # fmt: skip
@@ -59,10 +60,17 @@ def _marks(entry: EntryRecord) -> Iterable[tuple[Tone, str]]:
                 yield "lost", "deferred"
             case "toolResult", _ if message.get("isError") is True:
                 yield "int", "error"
+            case _:
+                pass
 
 
 def _marked(entry: EntryRecord) -> str:
     return "".join(f"{toned(tone, word)} " for tone, word in _marks(entry))
+
+
+def _shown(entry: EntryRecord) -> str:
+    """The beginning of what it says, line for line."""
+    return "<br>".join(f"<bdi>{html.escape(line)}</bdi>" for line in lines_of(said(entry), 240, most=6))
 
 
 def _mark_words(entry: EntryRecord) -> Iterable[str]:

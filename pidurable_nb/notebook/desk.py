@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +21,9 @@ from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
-from pidurable_nb.engine.registry import NotReady, Registry
+from pidurable_nb.engine.registry import NotReady
 from pidurable_nb.errors import PidurableError
+from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.notebook.cells import Cells
 from pidurable_nb.notebook.deaths import Died
@@ -118,8 +119,8 @@ class Desk:
 
         async def opening() -> Harness:
             return await Harness.open(
-                path, tasks=tasks, extensions=offer.extensions, models=offer.models, durability=chosen, run=run,
-                on_report=self._report,
+                path, tasks=tasks, extensions=offer.extensions, models=offer.models, environment=offer.environment,
+                durability=chosen, run=run, on_report=self._report,
             )  # fmt: skip
 
         harness = self.host.call(opening())
@@ -232,6 +233,15 @@ class Desk:
             return self.tasks()
         return {**self.tasks(), **{first._task: first for first in died.tasks() if first._task is not None}}
 
+    def program_for(self, store: Path) -> Program:
+        """What goes with a store when it is explained or walked: what it died with here, else this notebook's."""
+        tasks, offer = tuple(self.tasks_for(store).values()), self.cells.offer()
+        died = self.died(store)
+        own = died.scenario.program() if died is not None else Program()
+        if own.tools or own.extensions or own.models:
+            return replace(own, tasks=tasks)
+        return Program(tasks=tasks, extensions=offer.extensions, models=offer.models, settings=own.settings)
+
     def phase(self, expression: str) -> Phase[object]:
         """What a Python expression makes in this notebook. Raises UsageError when that is no phase of a task."""
         try:
@@ -243,13 +253,6 @@ class Desk:
         if not isinstance(value, Phase):
             raise UsageError(f"%pi: {expression!r} is {type(value).__name__}, not a phase such as Tick(1, 5)")
         return value
-
-    def registry(self) -> Registry:
-        """A registry of this notebook's tasks, for explaining and stepping."""
-        registry = Registry()
-        for first in self.tasks().values():
-            registry.install(first)
-        return registry
 
     def after_cell(self) -> None:
         """Install what a cell defined, and install again what it defined anew: a kept fault goes on then (T10, T11)."""

@@ -96,7 +96,7 @@ class Host:
                 show(news)
                 if future in wait((future,), every_s).done:
                     break
-        except KeyboardInterrupt:
+        except BaseException:
             self._cancel(future)
             raise
         return future.result()

@@ -55,6 +55,7 @@ _RULES: Final[Mapping[str, str]] = {
     " :is(code,pre)": "font:11.5px/1.45 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);"
     "background:none;color:inherit;padding:0;margin:0;white-space:pre-wrap",
     " pre.said": "font-size:12.5px;margin:6px 0",
+    " details": "margin:0 0 6px",
     " summary": "cursor:pointer",
     " ul": "margin:0;padding-left:18px",
     " li": "margin:2px 0",
@@ -135,17 +136,17 @@ def short(value: Json, longest: int = LONGEST) -> str:
     return cut(dumps(value), longest)
 
 
-def lines_of(text: str, longest: int) -> list[str]:
+def lines_of(text: str, longest: int, most: int = MOST_LINES) -> list[str]:
     """Foreign text of several lines, each made visible; what is too long is cut, and the last line says its size."""
     given = text[:longest].replace("\r\n", "\n").split("\n")
-    whole, left, lines = len(text) <= longest and len(given) <= MOST_LINES, longest, list[str]()
-    for line in given[:MOST_LINES]:
+    whole, left, lines = len(text) <= longest and len(given) <= most, longest, list[str]()
+    for line in given[:most]:
         shown = visible(line.expandtabs(TAB))
         lines.append(shown[:left])
         whole, left = whole and len(shown) <= left, left - len(shown)
         if left < 0:
             break
-    return lines if whole else [*lines, f"… ({len(text):,} characters, the beginning of which is shown)"]
+    return lines if whole else [*lines, f"… ({len(text):,} characters in all)"]
 
 
 def prose(text: str, longest: int) -> str:

@@ -6,14 +6,14 @@ A step runs the recovery on a copy, with the code that the notebook has then. Ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from IPython.core.error import UsageError
 
 from pidurable_nb.engine.graph import PhaseClass, place
-from pidurable_nb.engine.phase import Phase
+from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.walk import Choice, Perform, Step, just_run
 from pidurable_nb.lab.world import SimulatedCrash, World, applied
@@ -27,15 +27,18 @@ V = TypeVar("V")
 class Walking:
     """One walk. `store` is where it began."""
 
-    def __init__(
-        self, store: Path, *, tasks: Sequence[type[Phase[object]]], now_ms: int | None, world: World | None
-    ) -> None:
+    def __init__(self, store: Path, *, program: Program, now_ms: int | None, world: World | None) -> None:
         self.store = store
-        self._installed: dict[str, PhaseClass] = {first._task: first for first in tasks if first._task is not None}
+        self._installed: dict[str, PhaseClass] = {
+            first._task: first for first in program.tasks if first._task is not None
+        }
         self._world = world
         self._crashed = False
         perform: Perform = self._perform if world is not None else just_run
-        self._stepper = Stepper(store, tasks=tasks, now_ms=now_ms, perform=perform)
+        self._stepper = Stepper(
+            store, tasks=program.tasks, tools=program.tools, extensions=program.extensions, models=program.models,
+            settings=program.settings, now_ms=now_ms, perform=perform,
+        )  # fmt: skip
 
     def dead(self) -> bool:
         """Whether the code of this recovery crashed its process, as it did before: the walk ends there."""

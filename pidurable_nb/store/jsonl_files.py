@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from pidurable_nb.errors import HostileStore, StoreRefused, Stored
+from pidurable_nb.errors import HostileStore, Stored, StoreRefused
 from pidurable_nb.store.copying import named
 
 Step = Literal["sidecar", "main", "sync"]

@@ -9,6 +9,7 @@ be lost without a word if it were cut off.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def _scan(path: Path, data: bytes, start: int) -> _Good:
 def _unknown(path: Path, start: int, bad: BadRecord, before: list[MainLine]) -> DamagedStore:
     last = max((line.seq for line in before if isinstance(line, Marker)), default=0)
     return DamagedStore(
-        f"{named(path)} has at byte {start}, behind commit {last}, a line that is whole and says nothing known ({bad}); "
+        f"{named(path)} has at byte {start}, behind commit {last}, a whole line that says nothing known ({bad}); "
         "restore a copy of the folder, or open it with the version that wrote it",
         path=path,
     )
@@ -102,13 +103,13 @@ def _check_tail(path: Path, data: bytes, good: _Good) -> None:
             return
         if not ours(data):
             raise NotAStore(f"{named(path)} is no main.jsonl of a store; name the folder of a store", path=path)
-    behind = _behind(path, data, bad)
+    behind = _behind(data, bad)
     synced = max(good.synced, behind.synced)
-    torn = b"\n" not in data[bad:] or (good.fsync and bool(good.lines))
-    if torn and bad >= synced and good.lines:
+    torn = b"\n" not in data[bad:] or good.fsync
+    if good.lines and torn and bad >= synced:
         return
     last = max((line.seq for line in good.lines if isinstance(line, Marker)), default=0)
-    why = f"{synced} bytes of it were on disk" if bad < synced else "a line is behind it that was written later"
+    why = f"{synced} bytes of it were on disk" if bad < synced else "it was written to its end"
     raise DamagedStore(
         f"{named(path)} is damaged at byte {bad}, behind commit {last}: this is no torn tail, because {why}; "
         "restore a copy of the folder",
@@ -116,13 +117,14 @@ def _check_tail(path: Path, data: bytes, good: _Good) -> None:
     )
 
 
-def _behind(path: Path, data: bytes, bad: int) -> _Good:
+def _behind(data: bytes, bad: int) -> _Good:
     """The good lines behind a bad one, which say how far the file was on disk."""
     found: list[MainLine] = []
-    start = bad
-    while (end := data.find(b"\n", start)) >= 0:
-        start = end + 1
-        found += _scan(path, data[: data.find(b"\n", start) + 1], start).lines
+    for line in data[bad:].split(b"\n")[1:]:
+        body = unsealed(line)
+        if body is not None:
+            with suppress(BadRecord):
+                found.append(main_line(body))
     return _Good(found, len(data))
 
 

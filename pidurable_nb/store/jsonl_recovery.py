@@ -78,9 +78,16 @@ def recover(folder: Path) -> Found:
         tables.start(next_seq=1, next_id=2)
         return Found(tables=tables, opening=None, main=main, sidecars={}, cuts=(), removals=())
     story = _Story()
-    for marker in main.markers:
-        story.tell(marker)
+    try:
+        for marker in main.markers:
+            story.tell(marker)
+    except BadRecord as bad:
+        raise _no_record(path, bad) from bad
     return _loaded(folder, main, story, names)
+
+
+def _no_record(path: Path, bad: BadRecord) -> DamagedStore:
+    return DamagedStore(f"{named(path)} holds what is no record ({bad}); restore a copy of the folder", path=path)
 
 
 def _sidecars(folder: Path) -> list[str]:
@@ -89,9 +96,8 @@ def _sidecars(folder: Path) -> list[str]:
     except NotADirectoryError as error:
         raise NotAStore(f"{named(folder)} is a file; name the folder of a store", path=folder) from error
     except OSError as error:
-        raise StoreRefused(f"{named(folder)} cannot be read: {error.strerror}; name another place", path=folder) from (
-            error
-        )
+        why = f"{named(folder)} cannot be read: {error.strerror}; name another place"
+        raise StoreRefused(why, path=folder) from error
     return [name for name in names if _SIDECAR.fullmatch(name)]
 
 
@@ -105,11 +111,11 @@ class _Story:
     def tell(self, marker: Marker) -> None:
         """One commit more. Raises: BadRecord."""
         for ref in marker.refs:
+            kind, id = _owner(ref.file)
             if ref.whole:
                 self.needed[ref.file] = []
-                kind, _, number = ref.file.removesuffix(".jsonl").partition("-")
-                if kind == "task":
-                    self.rows.pop(("task", int(number)), None)
+            if kind == "task":
+                self.rows.pop(("task", id), None)
             self.needed.setdefault(ref.file, []).append((marker.seq, ref))
         for kind, value in marker.rows:
             id = r.whole(kind, value, _id)
@@ -119,6 +125,14 @@ class _Story:
                 self.needed.pop(task_file(id), None)
             elif kind == "document" and r.whole(kind, value, _gone):
                 self.needed.pop(document_file(id), None)
+
+
+def _owner(file: str) -> tuple[str, int]:
+    """Whose sidecar has this name. Raises: BadRecord."""
+    found = _SIDECAR.fullmatch(file)
+    if found is None or found[3]:
+        raise BadRecord(f"{file[:60]!r} is no sidecar", record="line", field="sidecars")
+    return found[1], int(found[2])
 
 
 def _id(row: Object) -> int:
@@ -142,20 +156,18 @@ def _loaded(folder: Path, main: MainFile, story: _Story, names: Sequence[str]) -
             sidecars[name] = extent
             if whole != extent.size:
                 cuts.append(name)
-            kind, _, number = name.removesuffix(".jsonl").partition("-")
+            kind, id = _owner(name)
             if kind == "task":
-                tasks[int(number)] = task_of(sidecar_line(lines[-1]).get("task"))
+                tasks[id] = task_of(sidecar_line(lines[-1]).get("task"))
             else:
-                revisions[int(number)] = tuple([_revision(line) for line in lines])
+                revisions[id] = tuple([_revision(line) for line in lines])
         at = folder / MAIN
-        for (kind, id), (_, value) in story.rows.items():
-            if kind == "document" and not r.whole(kind, value, _gone):
+        for (row, id), (_, value) in story.rows.items():
+            if row == "document" and not r.whole(row, value, _gone):
                 _check_base(folder, id, revisions)
         tables.load(story.rows, tasks, revisions)
     except BadRecord as bad:
-        raise DamagedStore(
-            f"{named(at)} holds what is no record ({bad}); restore a copy of the folder", path=at
-        ) from bad
+        raise _no_record(at, bad) from bad
     tables.start(
         next_seq=main.markers[-1].seq + 1 if main.markers else 1,
         next_id=max((marker.next_id for marker in main.markers), default=2),

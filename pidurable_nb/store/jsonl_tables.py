@@ -1,4 +1,4 @@
-"""Owns what a JSONL store holds, as tables in memory, and what a commit of theirs writes to which file. Never opens one.
+"""Owns what a JSONL store holds, as tables in memory, and what a commit writes to which file. Never opens a file.
 
 The tables are those of the memory storage: rows as stored text, so nothing in them is shared with a writer or a reader.
 """
@@ -171,9 +171,7 @@ class Tables(MemoryStorage):
 
     # --- What a recovery found ------------------------------------------------------------------------------------
 
-    def load(
-        self, rows: Rows, tasks: Mapping[int, TaskRecord], revisions: Mapping[int, tuple[Revision, ...]]
-    ) -> None:
+    def load(self, rows: Rows, tasks: Mapping[int, TaskRecord], revisions: Mapping[int, tuple[Revision, ...]]) -> None:
         """Fill empty tables. Raises: codec.BadRecord."""
         undo: Undo = []
         for (kind, id), (seq, value) in rows.items():

@@ -139,7 +139,7 @@ class Lives:
         self.reports: list[BaseException] = []
 
     def live(self, after: Death | None = None, *, later_ms: int = 1000, mortal: bool = True) -> list[Death]:
-        """One life to its end, of a new store or behind a death. Returns the deaths that a mortal one could have died."""
+        """One life to its end, of a new store or behind a death. Gives the deaths that a mortal one could have died."""
         store = copy.deepcopy(after.store) if after is not None else MemoryStorage()
         clock = LoopClock(after.at_ms + later_ms if after is not None else START_MS)
         copier = Copier(store, clock, copies=mortal)

@@ -101,6 +101,15 @@ def test_t12_an_alarm_that_was_due_while_nobody_ran_rings_at_once() -> None:
     lives.live(asleep(lives), later_ms=as_interval(9 * HOUR))
 
 
+def test_m1_a_time_that_passed_while_the_call_was_cut_off_still_counts_as_it_was_taken() -> None:
+    lives = lives_of("at noon")
+    deaths = lives.live()
+    taken = next(n for n, death in enumerate(deaths) if death.where.startswith("memo"))
+    assert taken < len(deaths) - 5
+    for death in deaths[taken:]:
+        lives.live(death, later_ms=as_interval(9 * HOUR))
+
+
 def test_t12_a_clock_that_is_set_back_delays_an_alarm_and_never_repeats_it() -> None:
     lives = lives_of("in an hour", sleep=5 * HOUR, set_back=True)
     last = asleep(lives)

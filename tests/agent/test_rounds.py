@@ -1,4 +1,4 @@
-"""Rounds of tool calls: side by side and one by one, what their results ask for, and ends of rounds that are cut (S4)."""
+"""Rounds of tool calls: side by side and one by one, what their results ask for, what a crash makes of them (S4)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pidurable_nb.agent.hooking import HookApi, Hooks
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.errors import ToolError
 from pidurable_nb.ids import ROOT, EntryId
+from pidurable_nb.lab import loop
 from pidurable_nb.models import CallTools, ModelRequest, PlannedCall, Say, Scripted, call
-from pidurable_nb.models.model import ArgumentsDelta, CallStart, Finished, ModelEvent, ModelRef
+from pidurable_nb.models.model import ArgumentsDelta, CallStart, Finished, ModelEvent, ModelRef, TextDelta
 from pidurable_nb.records.message import calls_of, items, role_of, text_of
 from pidurable_nb.records.transcript import Unanswered
 from pidurable_nb.tools.tool import Tool
@@ -205,6 +206,11 @@ def test_v1_the_last_handoff_of_a_round_ends_the_run_and_the_next_begins_with_it
     play(main())
 
 
+def offered(request: ModelRequest) -> list[str]:
+    added = [each for message in request.messages for each in items(message.get("toolsAdded"))]
+    return [str(each["name"]) for each in added if isinstance(each, dict)]
+
+
 @pytest.mark.parametrize("sequential", [False, True])
 def test_added_tools_are_offered_from_the_next_request_on(sequential: bool) -> None:
     tools = asking(
@@ -217,23 +223,36 @@ def test_added_tools_are_offered_from_the_next_request_on(sequential: bool) -> N
         async with opened(model, tools=tools, settings=settings) as h:
             root = await h.root(agent=AgentChange(tools=["more", "plain"]))
             assert await answer_to(h, "go") == "done"
-            offered = [
-                [
-                    str(each["name"])
-                    for m in request.messages
-                    for each in items(m.get("toolsAdded"))
-                    if isinstance(each, dict)
-                ]
-                for request in model.requests
-            ]
-            assert "extra" not in offered[0]
-            assert "extra" in offered[1]
+            assert "extra" not in offered(model.requests[0])
+            assert "extra" in offered(model.requests[1])
             assert [each.codes for each in await told(root)] == [(), (), ()]
             state = await h.engine.session.snapshot(live.AGENT, live.at(live.AGENT, ROOT))
             assert state is not None
             assert items(state["tools"]) == ["more", "plain", "extra"]
 
     play(main())
+
+
+@pytest.mark.parametrize("what", ["terminate", "handoff", "add"])
+def test_c8_what_results_ask_for_counts_when_they_are_stored_together_in_any_order(what: str) -> None:
+    outputs = {
+        "terminate": Output(content="t", terminate=True), "handoff": Output(handoff="begin anew"),
+        "add": Output(content="a", add_tools=("extra",)),
+    }  # fmt: skip
+    tools = [*asking(asks=outputs[what], plain=Output(content="p"), extra=Output(content="x")), recording([])]
+    others = [call("asks")] * 2 if what == "terminate" else [call("plain"), call("plain")]
+
+    async def main() -> None:
+        model = Scripted(CallTools(call("asks"), *others, text="calling"), Say("done"))
+        async with opened(model, tools=tools) as h:
+            root = await h.root(agent=AgentChange(tools=["asks", "plain"]))
+            assert await answer_to(h, "go") == ("done" if what == "add" else "calling")
+            assert (await kinds(root)).count("pi.reset") == (1 if what == "handoff" else 0)
+            if what == "add":
+                assert "extra" in offered(model.requests[1])
+
+    for seed in range(40):
+        loop.run(main(), seed=seed, limit=200_000)
 
 
 # -- cut rounds --------------------------------------------------------------------------------------------------------
@@ -335,8 +354,6 @@ class Odd:
 
     async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]
         if any(role_of(message) == "assistant" for message in request.messages):
-            from pidurable_nb.models.model import TextDelta
-
             yield TextDelta(0, "done")
             yield Finished(stop_reason="stop", usage={})
             return
@@ -345,23 +362,25 @@ class Odd:
         yield Finished(stop_reason="toolUse", usage={})
 
 
-@pytest.mark.parametrize(
-    ("events", "codes"),
-    [
-        ([CallStart(0, "", "")], [("tool_unavailable",)]),
-        ([CallStart(0, "a", "")], [("tool_unavailable",)]),
-        ([CallStart(0, "", "job"), ArgumentsDelta(0, '{"n": 3}')], [()]),
-        ([CallStart(0, "a\n\x00\ud800", "job"), ArgumentsDelta(0, '{"n": 3}')], [()]),
-        ([CallStart(0, "a", "job\x00"), CallStart(1, "a", "../job"), CallStart(2, "a", "j" * 10_000)], [("tool_unavailable",)] * 3),
-        ([CallStart(0, "a", "job"), ArgumentsDelta(0, "[" * 100_000)], [("invalid_arguments",)]),
-        ([CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n":' * 300 + "1" + "}" * 300)], [("invalid_arguments",)]),
-        ([CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n": 1e999}')], [("invalid_arguments",)]),
-        ([CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n": 9007199254740993}')], [("invalid_arguments",)]),
-        ([CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n": 3, "n": 2}')], None),
-        ([], []),
-    ],
-    ids=["nothing", "no name", "no id", "odd id", "odd names", "deep text", "deep", "infinite", "huge int", "twice", "no call"],
-)  # fmt: skip
+ODD: list[tuple[str, list[ModelEvent], list[tuple[str, ...]] | None]] = [
+    ("nothing", [CallStart(0, "", "")], [("tool_unavailable",)]),
+    ("no name", [CallStart(0, "a", "")], [("tool_unavailable",)]),
+    ("no id", [CallStart(0, "", "job"), ArgumentsDelta(0, '{"n": 3}')], [()]),
+    ("odd id", [CallStart(0, "a\n\x00\ud800", "job"), ArgumentsDelta(0, '{"n": 3}')], [()]),
+    ("odd names", [CallStart(0, "a", "job\x00"), CallStart(1, "a", "j" * 10_000)], [("tool_unavailable",)] * 2),
+    ("deep text", [CallStart(0, "a", "job"), ArgumentsDelta(0, "[" * 100_000)], [("invalid_arguments",)]),
+    (
+        "deep", [CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n":' * 300 + "1" + "}" * 300)],
+        [("invalid_arguments",)],
+    ),
+    ("infinite", [CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n": 1e999}')], [("invalid_arguments",)]),
+    ("large", [CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n": 9007199254740993}')], [("invalid_arguments",)]),
+    ("twice", [CallStart(0, "a", "job"), ArgumentsDelta(0, '{"n": 3, "n": 2}')], None),
+    ("no call", [], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "codes"), [each[1:] for each in ODD], ids=[each[0] for each in ODD])
 def test_a_model_that_calls_in_odd_ways_gets_results_and_the_conversation_goes_on(
     events: list[ModelEvent], codes: list[tuple[str, ...]] | None
 ) -> None:

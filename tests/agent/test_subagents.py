@@ -9,14 +9,33 @@ from datetime import timedelta
 
 import pytest
 
-from pidurable_nb import AgentChange, Answered, Harness, Json, Unanswered, tool
+from pidurable_nb import (
+    AgentChange,
+    Answered,
+    Call,
+    Done,
+    Harness,
+    Input,
+    Json,
+    Phase,
+    Runtime,
+    Settings,
+    Sleeping,
+    TaskFaulted,
+    TaskRef,
+    Unanswered,
+    tool,
+)
 from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.subagents import ANSWER, Team, subagents
+from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import ROOT, ConversationId
+from pidurable_nb.lab import loop
 from pidurable_nb.models import Answer, CallTools, ModelRequest, PlannedCall, Raise, Say, Scripted, call
 from pidurable_nb.records.message import calls_of, items, role_of, text_of
 from pidurable_nb.records.task import Completed, TaskRecord
-from pidurable_nb.records.transcript import ConversationRecord
+from pidurable_nb.records.transcript import ConversationRecord, Owner
+from pidurable_nb.store.memory import MemoryStorage
 from pidurable_nb.store.storage import ConversationQuery
 from tests.agent.conftest import Lives
 
@@ -431,3 +450,81 @@ def test_t8_an_answer_comes_when_the_extension_is_installed_again() -> None:
 
     lives.story, lives.extensions = story, [TOOLS]
     lives.live(last)
+
+
+# -- what they are made with -------------------------------------------------------------------------------------------
+
+
+class Sit(Phase[str], task="sit"):
+    name: Input[str]
+
+    async def run(self, rt: Runtime) -> Sleeping[Rise]:
+        return Sleeping(until=rt.now() + timedelta(hours=1), then=Rise(self.name))
+
+
+class Rise(Phase[str]):
+    name: Input[str]
+
+    async def run(self, rt: Runtime) -> Done[str]:
+        return Done(self.name)
+
+
+@tool(replay="safe")
+async def seat(call: Call) -> str:
+    """Start three tasks."""
+    refs = [
+        await call.spawn(Sit(call.key("never used twice")), background=True),
+        await call.spawn(Sit("named"), name="named", background=True),
+        await call.spawn(Sit("again"), name="named", background=True),
+        await call.spawn(Sit("owned"), name="owned"),
+    ]
+    return " ".join(str(ref.id) for ref in refs)
+
+
+def test_o1_a_call_starts_a_task_of_one_name_once_whichever_commit_the_process_dies_behind() -> None:
+    async def story(h: Harness) -> None:
+        answer = await (await (await h.root()).submit("go", request_id="go")).wait()
+        assert isinstance(answer, Answered)
+        sits = await h.tasks(kind="sit")
+        assert answer.text == " ".join(str(sits[n].id) for n in (0, 1, 1, 2))
+        assert [(record.background, record.owner is None) for record in sits] == [
+            (True, True), (True, True), (False, False),
+        ]  # fmt: skip
+        await asyncio.sleep(7200)
+        assert await h.wait(TaskRef[str](sits[1].id)) == "named"
+        assert await h.tasks(live=True) == ()
+
+    lives = Lives(story)
+    lives.extensions = [Extension("sitting", tools=[seat], tasks=[Sit])]
+    lives.models = [Scripted.by(lambda request: told(request) or CallTools(call("seat")))]
+    assert len(list(lives.sweep(deaths=1))) > 10
+
+
+def told(request: ModelRequest) -> str:
+    last = request.messages[-1]
+    return text_of(last) if role_of(last) == "toolResult" else ""
+
+
+class Parent(Phase[int], task="parent"):
+    of: Input[TaskRef[str]]
+
+    async def run(self, rt: Runtime) -> Done[int]:
+        async with rt.commit() as tx:
+            return tx.become(Done(await tx.create_conversation(owner=self.of)))
+
+
+def test_o1_o2_a_task_gives_a_conversation_to_another_one_while_that_lives() -> None:
+    async def story(h: Harness) -> None:
+        root = await h.root()
+        sits = await root.start(Sit("down"))
+        made = ConversationId(await h.wait(await root.start(Parent(sits))))
+        assert (await (await h.conversation(made)).record()).owner == Owner(conversation=ROOT, task=sits.id)
+        await h.wait(sits)
+        with pytest.raises(TaskFaulted, match="has ended or never was"):
+            await h.wait(await root.start(Parent(sits)))
+
+    async def main() -> None:
+        async with Harness.open(MemoryStorage(), tasks=[Sit, Parent], settings=Settings(clock=LoopClock())) as h:
+            await story(h)
+
+    loop.run(main())

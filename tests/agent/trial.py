@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -76,31 +76,19 @@ class Trial(Lives):
         self.ledger: list[str] = []
         self.settings = Settings()
         self.lives = 0
-        self.cut = True
 
     def did(self, what: str) -> None:
         """A tool does something outside."""
         self.ledger.append(what)
 
-    def sweep(self, *, deaths: int) -> Iterator[int]:
-        """The story undisturbed, and behind so many deaths, of every kind. Gives how many deaths came before."""
-        waiting: list[tuple[int, Death | None]] = [(0, None)]
-        while waiting:
-            died, last = waiting.pop()
-            self.cut = died < deaths
-            possible = self.live(last)
-            yield died
-            waiting += [(died + 1, death) for death in possible]
-        assert self.reports == []
-
-    def live(self, after: Death | None = None, *, later_ms: int = 1000) -> list[Death]:
-        """One life to its end, of a new store or behind a death. Returns the deaths that it could have died."""
+    def live(self, after: Death | None = None, *, later_ms: int = 1000, mortal: bool = True) -> list[Death]:
+        """One life to its end, of a new store or behind a death. Returns the deaths that a mortal one could die."""
         self.lives += 1
         store = copy.deepcopy(after.store) if after is not None else MemoryStorage()
         clock = LoopClock(after.at_ms + later_ms if after is not None else START_MS)
         self.ledger[:] = after.ledger if isinstance(after, Cut) else ()
         cutter = Cutter(store, clock, self.ledger)
-        settings = replace(self.settings, clock=clock, probe=cutter if self.cut else None)
+        settings = replace(self.settings, clock=clock, probe=cutter if mortal else None)
 
         async def life() -> None:
             await store.close()  # a copy of a memory that was open

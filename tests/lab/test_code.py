@@ -158,3 +158,42 @@ def test_a_file_never_takes_the_name_of_another_module(write: Write) -> None:
 def test_a_module_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(CodeNotLoaded):
         load_code(name)
+
+
+AGENT = """
+    from pidurable_nb import Extension, tool
+    from pidurable_nb.models import Scripted
+
+    @tool(replay="safe")
+    async def look(host: str) -> str:
+        \"\"\"Look.\"\"\"
+        return host
+
+    @tool()
+    async def own(host: str) -> str:
+        \"\"\"Of an extension.\"\"\"
+        return host
+
+    theirs = Extension("theirs", tools=[own])
+    teacher = Scripted("well")
+"""
+
+
+def test_a_module_gives_its_tools_extensions_and_models_by_what_they_are(write: Write) -> None:
+    program = load_code(write(AGENT, "agent_of_a_test")).program
+    assert [tool.name for tool in program.tools] == ["look"]  # the other one comes with its extension
+    assert [extension.name for extension in program.extensions] == ["theirs"]
+    assert [str(model.ref) for model in program.models] == ["scripted/teacher"]
+
+
+def test_a_list_that_holds_something_else_is_refused(write: Write) -> None:
+    for name, text in (("models", "models = ['a']"), ("extensions", "extensions = [1]")):
+        with pytest.raises(CodeNotLoaded, match=f"{name} of .* holds a"):
+            load_code(write(text, f"wrong_{name}"))
+
+
+def test_a_scenario_gives_its_module_what_a_life_is_opened_with() -> None:
+    loaded = load_code("pidurable_nb.lab.scenarios.refund")
+    assert loaded.scenario is not None
+    assert sorted(tool.name for tool in loaded.program.tools) == ["paid_back", "refund"]
+    assert [str(model.ref) for model in loaded.program.models] == ["scripted/clerk"]

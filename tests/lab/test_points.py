@@ -154,3 +154,11 @@ def test_file_operations_are_counted_by_kind() -> None:
         "session:vfs.sync",
         "session:vfs.write@2",
     ]
+
+
+def test_a_piece_of_an_answer_is_a_point_without_an_edge() -> None:
+    namer = Namer()
+    mark = Mark(TaskSubject(TaskId(7), "pi.generation", "request"), "chunk", "after")
+    first, second = namer.name(mark), namer.name(mark)
+    assert [str(first), str(second)] == ["pi.generation#1/request:chunk", "pi.generation#1/request:chunk@2"]
+    assert Point.parse(str(second)) == second

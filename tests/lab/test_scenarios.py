@@ -13,6 +13,7 @@ from pidurable_nb.lab.run import LEDGER, NeverEnds, Plan, Story, run_here, run_t
 from pidurable_nb.lab.scenario import BUILT_IN, Facts, UnknownScenario, builtin, builtins, facts_of, find, violations
 from pidurable_nb.lab.vfs import replay
 from pidurable_nb.lab.world import World
+from pidurable_nb.records.message import calls_of, text_of
 
 pytestmark = pytest.mark.usefixtures("open_bank")
 
@@ -117,6 +118,66 @@ def test_t9_restart_storm_parks_the_poison_and_lets_its_neighbour_finish(tmp_pat
     assert [life.crashed is not None for life in story.lives] == [True] * 5 + [False]
     assert facts.of_kind("poison")[0].restarts == 5
     assert facts.asked["crash the process"] == 5
+
+
+def test_e3_refund_is_paid_once_and_the_customer_is_answered(tmp_path: Path) -> None:
+    story, facts = killed("refund", tmp_path)
+    assert facts.asked['refund(order="A-1017", cents=4200)'] == 1
+    assert facts.applied["pay back A-1017"] == 1
+    assert facts.told("refund") == ("interrupted",)
+    assert facts.told("paid_back") == ("done",)
+    assert answers(facts) == ["Your 42.00 have been paid back."]
+    assert [verdict for _, verdict in story.lives[1].acts] == ["interrupt", "resume", "resume"]
+
+
+def test_e3_refund_that_was_cut_before_it_paid_is_asked_for_again_by_the_model_alone(tmp_path: Path) -> None:
+    story, facts = lived("refund", tmp_path, Plan(at=Point.parse("pi.tool#1/execute:effect.before")))
+    assert facts.asked['refund(order="A-1017", cents=4200)'] == 1
+    assert facts.told("refund") == ("interrupted", "done")
+    assert story.lives[1].acts[0][1] == "interrupt"
+
+
+def test_e2_overnight_looks_again_and_restarts_once(tmp_path: Path) -> None:
+    story, facts = killed("overnight", tmp_path)
+    assert facts.asked['read_log(host="db-1")'] == 2
+    assert facts.asked['restart(host="db-1")'] == 1
+    assert [verdict for _, verdict in story.lives[1].acts][0] == "replay"
+    assert facts.told("read_log") == ("done", "done")
+
+
+def test_e3_overnight_cut_in_the_restart_looks_before_it_decides(tmp_path: Path) -> None:
+    for edge, told in (("before", ("interrupted", "done")), ("after", ("interrupted",))):
+        at = Point.parse(f"pi.tool#6/execute:effect.{edge}")
+        _, facts = lived("overnight", tmp_path / edge, Plan(at=at))
+        assert facts.asked['restart(host="db-1")'] == 1
+        assert facts.told("restart") == told
+
+
+def test_m1_approval_asks_nobody_whose_decision_is_kept(tmp_path: Path) -> None:
+    _, facts = killed("approval", tmp_path)
+    assert facts.asked["decision on A-1017"] == 1
+    assert sorted(facts.told("refund")) == ["blocked", "done"]
+
+
+def test_m1_approval_never_asks_again_behind_the_memo_wherever_it_dies(tmp_path: Path) -> None:
+    scenario = builtin("approval")
+    points = run_here(scenario, tmp_path / "whole" / "s", tmp_path / "whole.jsonl", Plan()).points
+    of_first = [point for point in points if str(point).startswith("pi.tool#1/")]
+    kept = False
+    for n, point in enumerate(of_first):
+        _, facts = lived("approval", tmp_path / str(n), Plan(at=point))
+        kept = kept or str(point) == "pi.tool#1/call:memo.after"
+        if kept:
+            assert facts.asked["decision on A-1017"] == 1, point
+    assert kept
+
+
+def answers(facts: Facts) -> list[str]:
+    return [
+        text_of(message)
+        for entry in facts.entries
+        if entry.kind == "pi.assistant" and entry.model and not calls_of(message := entry.model[0])
+    ]
 
 
 def test_a_storm_without_a_limit_is_noticed(tmp_path: Path) -> None:

@@ -14,10 +14,15 @@ from pidurable_nb import Json, Phase
 from pidurable_nb.engine import decide as deciding
 from pidurable_nb.engine import rows
 from pidurable_nb.engine.decide import Verdict
+from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.code import Loaded, load_code
+from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.recover import NoLedger, effects_before, recover
+from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.walk import just_run
+from pidurable_nb.lab.world import World
 from pidurable_nb.probe import Mark
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -237,3 +242,83 @@ def test_a_ledger_of_another_implementation_is_counted_and_a_file_that_is_none_i
         effects_before(bad)
     with pytest.raises(NoLedger, match="cannot be read"):
         effects_before(tmp_path / "none")
+
+
+# Agents.
+
+
+@pytest.fixture(scope="module")
+def agents() -> Loaded:
+    return load_code(str(FIXTURES / "code" / "agents.py"))
+
+
+@pytest.mark.parametrize("store", NAMES, indirect=True)
+def test_o6_with_tools_and_a_model_what_was_predicted_of_any_store_is_done(store: Path, agents: Loaded) -> None:
+    found = recover(store, code=agents, now_ms=NOW_MS)
+    assert found.predicted_equals_done, found.disagreements
+    assert not any("model" in needs or "pi." in needs for _, needs in found.stopped)
+
+
+@pytest.mark.parametrize("store", ["tool-unsafe"], indirect=True)
+def test_e3_a_cut_call_is_settled_without_code_and_the_model_that_hears_of_it_is_named(
+    store: Path, agents: Loaded, demo: Loaded
+) -> None:
+    nothing = recover(store, now_ms=NOW_MS)
+    assert [step.verdict for step in nothing.steps if step.verdict] == ["interrupt"]
+    assert [needs for _, needs in nothing.stopped] == ["pi.generation 1"]
+    assert [needs for _, needs in recover(store, code=demo, now_ms=NOW_MS).stopped] == ["model scripted/script-1"]
+    assert recover(store, code=agents, now_ms=NOW_MS).effects == {"ask scripted/script-1": 1}
+
+
+def died(name: str, folder: Path) -> Path:
+    scenario = builtin(name)
+    plan = Plan(at=Point.parse(str(scenario.kill_point)))
+    with BankServer():
+        lived = run_here(scenario, folder / "s" / "store.sqlite", folder / LEDGER, plan, image=folder / "dead")
+    assert lived.image is not None
+    return lived.image
+
+
+@pytest.mark.parametrize("name", ["refund", "overnight", "approval"])
+def test_a_scenario_is_recovered_from_its_module_with_its_bank_and_its_ledger(name: str, tmp_path: Path) -> None:
+    store, scenario = died(name, tmp_path), builtin(name)
+    before = (tmp_path / LEDGER).read_bytes()
+    found = recover(store, code=load_code(scenario.module), ledger=tmp_path / LEDGER)
+    assert found.predicted_equals_done
+    assert found.stopped == ()
+    assert found.after["submissions_by_status"] == {"done": 1}
+    assert (tmp_path / LEDGER).read_bytes() == before
+    for effect, times in found.effects.items():
+        if scenario.policy_of(effect) == "at_most_once":
+            assert times + (found.effects_before or {}).get(effect, 0) == 1
+
+
+def test_t2_a_step_says_when_it_ends_who_waited_too(tmp_path: Path) -> None:
+    found = recover(died("overnight", tmp_path), code=load_code(builtin("overnight").module))
+    carrying = [step for step in found.steps if step.carried]
+    assert carrying
+    assert all(step.kind == "outcome" and "T2" in step.laws for step in carrying)
+    assert all(f"tasks/{id}" in step.changed for step in carrying for id in step.carried)
+
+
+@pytest.mark.parametrize("name", ["overnight", "approval"])
+def test_back_through_an_agent_asks_no_model_and_no_tool_twice(name: str, tmp_path: Path) -> None:
+    program = load_code(builtin(name).module).program
+    asked: list[str | None] = []
+    world = World(tmp_path / "walk.jsonl", life=2)
+
+    async def noted(mark: Mark, do: Callable[[], object]) -> object:
+        asked.append(mark.name)
+        return await world.perform(mark, do)
+
+    with Stepper(
+        died(name, tmp_path), tools=program.tools, extensions=program.extensions, models=program.models, perform=noted
+    ) as stepper:
+        stepper.run()
+        told, once = [(step.kind, step.text.partition(":")[2]) for step in stepper.steps], list(asked)
+        for _ in range(len(told)):
+            stepper.back()
+        stepper.run()
+        assert [(step.kind, step.text.partition(":")[2]) for step in stepper.steps] == told
+        assert asked == once
+        assert stepper.disagreements() == ()

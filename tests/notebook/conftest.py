@@ -149,12 +149,16 @@ def hostile(tmp_path: Path) -> Path:
 
 @dataclass
 class Ran:
-    """What a cell printed, showed and ended with; `elsewhere` is what was printed meanwhile for another cell."""
+    """What a cell printed, showed and ended with; `elsewhere` is what was printed meanwhile for another cell.
+
+    `data` are its displays as they stand at the end, `updates` how often one was changed.
+    """
 
     text: str = ""
     error: str | None = None
     elsewhere: str = ""
     data: list[dict[str, str]] = field(default_factory=list)
+    updates: int = 0
 
 
 @dataclass
@@ -164,15 +168,23 @@ class Kernel:
     manager: KernelManager
     client: BlockingKernelClient
 
-    def run(self, source: str, *, fails: bool = False, timeout_s: float = 60.0) -> Ran:
+    def run(self, source: str, *, fails: bool = False, timeout_s: float = 60.0, cell_id: str | None = None) -> Ran:
         """Run a cell, and collect what came out of it. An error fails the test, unless the cell `fails`."""
-        ran = self._run(source, timeout_s)
+        ran = self._run(source, timeout_s, cell_id)
         assert fails == (ran.error is not None), f"{source}\n{ran.error}\n{ran.text}"
         return ran
 
-    def _run(self, source: str, timeout_s: float) -> Ran:
-        id = self.client.execute(source)
-        ran = Ran()
+    def _execute(self, source: str, cell_id: str | None) -> str:
+        """Send a cell, with the name that a front end gives it."""
+        content = {"code": source, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        message = self.client.session.msg("execute_request", content, metadata={"cellId": cell_id} if cell_id else {})
+        self.client.shell_channel.send(message)
+        id: str = message["header"]["msg_id"]
+        return id
+
+    def _run(self, source: str, timeout_s: float, cell_id: str | None) -> Ran:
+        id = self._execute(source, cell_id)
+        ran, shown = Ran(), dict[str, int]()
         while True:
             message = self.client.get_iopub_msg(timeout=timeout_s)
             content, kind = message["content"], message["msg_type"]
@@ -181,7 +193,11 @@ class Kernel:
             elif kind == "stream":
                 ran.text += content["text"]
             elif kind in ("execute_result", "display_data"):
+                shown[content.get("transient", {}).get("display_id", "")] = len(ran.data)
                 ran.data.append(content["data"])
+            elif kind == "update_display_data":
+                ran.data[shown[content["transient"]["display_id"]]] = content["data"]
+                ran.updates += 1
             elif kind == "status" and content["execution_state"] == "idle":
                 break
         while (reply := self.client.get_shell_msg(timeout=timeout_s))["parent_header"].get("msg_id") != id:

@@ -1,8 +1,10 @@
-"""Asking from a cell: the answer streams into one display, is asked once where that is wanted, and acts as text only."""
+"""Asking from a cell: one display that the answer streams into, asked once where that is wanted, text that is text."""
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Protocol
 
 import pandas as pd
@@ -71,7 +73,7 @@ class Page(CapturingDisplayPublisher):
 @pytest.fixture
 def page(shell: Shell) -> Page:
     """What the shell publishes from now on."""
-    page = Page()
+    page = Page()  # type: ignore[no-untyped-call]  # half typed
     shell.ip.display_pub = page
     return page
 
@@ -185,6 +187,13 @@ def test_a_terminal_shows_the_end_as_plain_text(shell: Shell, capsys: pytest.Cap
     shell.ip.__class__ = type("TerminalInteractiveShell", (kind,), {})
     shell.run("%%pi ask\nhello\n")
     assert capsys.readouterr().out == "submission 8 in conversation 1   answered\n\nheard: hello\n"
+
+
+def test_the_page_of_the_repository_asks_as_it_says(shell: Shell, page: Page) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").partition("## Asking in a notebook")[2]
+    for cell in re.findall(r"^```ipython\n(.*?)^```$", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL):
+        shell.run(cell)
+    assert page.plain[0].endswith("answered\n\nA conversation that outlives its kernel.")
 
 
 # --- once -------------------------------------------------------------------------------------------------------------
@@ -343,7 +352,10 @@ model = Scripted(CallTools(call("leak", text=BAD), call("fail", text=BAD), call(
 """
 
 
-ALLOWED = set("style section p span b pre bdi code details summary table thead tbody tr th td h3 ul li".split())
+ALLOWED = {
+    "style", "section", "p", "span", "b", "pre", "bdi", "code", "details", "summary", "table", "thead", "tbody", "tr",
+    "th", "td", "h3", "ul", "li", "br",
+}  # fmt: skip
 
 
 class Tags(HTMLParser):
@@ -391,7 +403,7 @@ def test_a_text_of_five_million_characters_is_cut_with_its_size(shell: Shell, pa
     assert isinstance(ended, Answered)
     assert len(ended.text) == 5_000_000
     data = next(iter(page.latest().values()))
-    assert "(5,000,000 characters, the beginning of which is shown)" in data["text/plain"]
+    assert "(5,000,000 characters in all)" in data["text/plain"]
     for output in page.outputs:
         assert all(len(form) < 500_000 for form in output["data"].values())
     for look in ("transcript", "submissions"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -148,3 +149,17 @@ def test_the_offer_names_what_the_notebook_has() -> None:
     offer = Cells(lambda: names).offer()
     assert offer.extensions == (names["again"],)
     assert offer.remarks == ("again and ops are two extensions called ops: again is used",)
+
+
+def test_coding_tools_work_in_the_environment_of_the_notebook(shell: Shell) -> None:
+    shell.run(
+        "from pidurable_nb import Extension\nfrom pidurable_nb.models import CallTools, Scripted, call\n"
+        "from pidurable_nb.tools import LocalEnvironment, coding_tools\n"
+        "coding = Extension('coding', tools=coding_tools())\n"
+        "model = Scripted(CallTools(call('write', path='a.txt', content='hello')), 'written')"
+    )
+    shell.run("%pi new a.sqlite")
+    shell.run("from pathlib import Path\nPath('place').mkdir()\nplace = LocalEnvironment('place')")
+    assert bundles(shell) == {"coding": ["read", "write", "edit", "bash"]}
+    assert ask(shell, "write it") == "written"
+    assert Path("place/a.txt").read_text() == "hello"

@@ -7,7 +7,7 @@ import contextvars
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -84,6 +84,53 @@ def test_an_interrupt_cancels_the_work_and_is_raised_again(host: Host) -> None:
         host.call(long())
     assert seen == ["cancelled"]
     assert host.call(echo(3)) == 3
+
+
+def test_following_shows_the_newest_on_the_thread_that_asked_and_gives_the_result(host: Host) -> None:
+    shown: list[tuple[int, int]] = []
+
+    async def count(tell: Callable[[int], None]) -> str:
+        for n in range(1000):
+            tell(n)
+        return "counted"
+
+    assert host.follow(count, lambda n: shown.append((n, threading.get_ident())), 60.0) == "counted"
+    assert [n for n, _ in shown] == sorted({n for n, _ in shown})
+    assert len(shown) < 100
+    assert {thread for _, thread in shown} == {threading.get_ident()}
+
+
+def test_following_raises_what_the_work_raised_and_what_showing_raised(host: Host) -> None:
+    async def fail(tell: Callable[[int], None]) -> None:
+        tell(1)
+        raise LookupError("gone")
+
+    def refuse(n: int) -> None:
+        raise ValueError(n)
+
+    with pytest.raises(LookupError, match="gone"):
+        host.follow(fail, lambda n: None, 0.01)
+    with pytest.raises(ValueError, match="1"):
+        host.follow(fail, refuse, 0.01)
+
+
+def test_an_interrupt_ends_the_following_and_the_loop_lives(host: Host) -> None:
+    ended: list[str] = []
+
+    async def long(tell: Callable[[int], None]) -> None:
+        tell(1)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("ended")
+
+    def interrupt(n: int) -> None:
+        threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident or 0, signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        host.follow(long, interrupt, 60.0)
+    assert ended == ["ended"]
+    assert host.call(echo(4)) == 4
 
 
 def test_a_call_that_takes_too_long_is_cancelled(host: Host) -> None:

@@ -17,10 +17,11 @@ class Ran(Protocol):
     error: str | None
     elsewhere: str
     data: list[dict[str, str]]
+    updates: int
 
 
 class Kernel(Protocol):
-    def run(self, source: str, *, fails: bool = ..., timeout_s: float = ...) -> Ran: ...
+    def run(self, source: str, *, fails: bool = ..., timeout_s: float = ..., cell_id: str | None = ...) -> Ran: ...
     def interrupt(self) -> None: ...
     def restart(self) -> None: ...
     def run_until_dead(self, source: str) -> str: ...
@@ -49,6 +50,27 @@ class Count(Phase[str], task="count"):
     async def run(self, rt: Runtime) -> "Count | Done[str]":
         await rt.effect(f"count {self.n}", lambda: [print("count", self.n), seen.append(self.n)] and None)
         return Count(self.n + 1) if self.n < 3 else Done("counted")
+"""
+AGENT = """
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from pidurable_nb import tool
+from pidurable_nb.models import CallTools, Say, Scripted, call
+@tool()
+async def gate() -> str:
+    '''Wait until the gate is open.'''
+    Path("waiting").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    print("opened")
+    return "open"
+def answer(request):
+    asked = [m["content"] for m in request.messages if m["role"] == "user"][-1]
+    if asked == "open the gate" and request.messages[-1]["role"] == "user":
+        return CallTools(call("gate"))
+    return Say(f"heard {asked}", chunks=6, delay=timedelta(milliseconds=120))
+model = Scripted.by(answer)
 """
 UNTIL_WAITING = "import time\nwhile not Path('waiting').exists():\n    time.sleep(0.01)"
 
@@ -165,3 +187,43 @@ def test_a_scenario_is_killed_from_a_kernel_and_frozen_in_it(kernel: Kernel, tic
     frozen = kernel.run("%pi crash ticker#1/tick:effect.after@2 Tick(1, 3)").data[0]["text/plain"]
     assert "Frozen" in frozen
     assert kernel.run("x = %pi recover").text == "tick 3\n"
+
+
+def test_a_cell_asks_streams_is_interrupted_and_asks_once(kernel: Kernel) -> None:
+    kernel.run("%load_ext pidurable_nb")
+    kernel.run(AGENT)
+    kernel.run("%pi new a.sqlite")
+    asked = kernel.run("%%pi ask --once\nhello\n", cell_id="c-1")
+    assert asked.updates >= 3
+    assert [data["text/plain"].splitlines()[-1] for data in asked.data] == ["heard hello"]
+    assert "heard hello" in asked.data[0]["text/html"]
+
+    def interrupt() -> None:
+        while not Path("waiting").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        kernel.interrupt()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    stopped = kernel.run("%%pi ask\nopen the gate\n", fails=True)
+    assert (stopped.error or "").startswith("KeyboardInterrupt")
+    assert "the run was not: it goes on. %pi abort 1 ends it" in stopped.data[-1]["text/plain"]
+    assert "gate  running" in stopped.data[-1]["text/plain"]
+    assert kernel.run("print((await pi.tasks(kind='pi.tool'))[0].status)").text == "running\n"
+    Path("go").touch()
+    assert kernel.run("await pi.wait_idle()\nx = %pi submissions\nprint(*x.status)").text.endswith("done done\n")
+
+    for name in ("go", "waiting"):
+        Path(name).unlink()
+    kernel.run(f"await (await pi.root()).submit('open the gate', request_id='cell:c-2')\n{UNTIL_WAITING}")
+    kernel.run_until_dead("%pi kill --kernel")
+    kernel.restart()
+    kernel.run("%load_ext pidurable_nb")
+    kernel.run(AGENT)
+    kernel.run("%pi open a.sqlite")
+    for text, cell in (("hello", "c-1"), ("open the gate", "c-2")):
+        again = kernel.run(f"%%pi ask --once\n{text}\n", cell_id=cell)
+        assert f"same: asked before under cell:{cell}" in again.data[0]["text/plain"]
+        assert again.data[0]["text/plain"].endswith(f"heard {text}")
+        assert ("gate  interrupted" in again.data[0]["text/plain"]) == (cell == "c-2")
+    assert kernel.run("x = %pi submissions\nprint(*x.status)").text == "done done done\n"

@@ -30,7 +30,7 @@ from pidurable_nb.models.model import (
     ModelRequest,
     TextDelta,
 )
-from pidurable_nb.records.message import Message, ToolCall, role_of, text_of
+from pidurable_nb.records.message import Message, ToolCall, blocks_of, role_of, text_of
 from pidurable_nb.store.sqlite import SqliteStorage
 from pidurable_nb.store.storage import Commit, PutTask
 from pidurable_nb.tools.tool import Tool
@@ -72,7 +72,7 @@ class Outside:
 class Halting(SqliteStorage):
     """A store whose owner hears of no commit behind the n-th; it is on disk all the same."""
 
-    def __init__(self, path: Path, outside: Outside, halt: Any) -> None:
+    def __init__(self, path: Path, outside: Outside, halt: int | str | None) -> None:
         super().__init__(path, durability="kill")  # as the other half keeps its stores
         self._outside, self._halt = outside, halt
         self._left = halt if isinstance(halt, int) else 1
@@ -99,14 +99,11 @@ def _tasks(group: Sequence[Commit]) -> list[Any]:
 def shown(message: Message) -> list[Json]:
     """A message as it matters to a model."""
     said: list[Json] = [role_of(message)]
-    for block in message["content"] if not isinstance(message["content"], str) else ():
-        assert isinstance(block, dict)
+    for block in blocks_of(message):
         if block["type"] == "toolCall":
             said.append([block["id"], block["name"], block["arguments"]])
         else:
             said.append(str(block.get("text")).split("<harness>")[0])
-    if isinstance(message["content"], str):
-        said.append(message["content"])
     if role_of(message) == "system":
         said += [message.get("sections", {}), message.get("toolsAdded", [])]
     if role_of(message) == "toolResult":
@@ -288,14 +285,15 @@ async def live(world: dict[str, Any], report: dict[str, Any]) -> None:
     storage = Halting(FOLDER / f"{world['name']}.sqlite", outside, world.get("halt"))
     reports: list[str] = []
     async with Harness.open(
-        storage, tools=tools_of(outside), extensions=hooks_of(outside, world), models=[Teller(outside, world["script"])],
-        settings=settings, run=LIFE == 1, on_report=lambda error: reports.append(repr(error)),
+        storage, tools=tools_of(outside), extensions=hooks_of(outside, world),
+        models=[Teller(outside, world["script"])], settings=settings, run=LIFE == 1,
+        on_report=lambda error: reports.append(repr(error)),
     ) as harness:  # fmt: skip
         root = await harness.root(agent=AgentChange(model=Teller.ref))
         living = Living(outside, harness, root)
         harness.resume()
         for step, *given in world["steps"]:
-            await asyncio.wait_for(getattr(living, step)(*given), None if LIFE == 1 else 20)
+            await asyncio.wait_for(getattr(living, step)(*given), None if LIFE == 1 else 60)
         if not world["closes"]:
             await asyncio.Event().wait()
     report[world["name"]] = {"requests": outside.requests, "reports": reports}

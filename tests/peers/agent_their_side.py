@@ -70,7 +70,7 @@ def shown(message):
             said.append([block["id"], block["name"], block["arguments"]])
         else:
             said.append(str(block.get("text")).split("<harness>")[0])
-    if isinstance(content, str):
+    if isinstance(content, str) and content:
         said.append(content)
     if message["role"] == "system":
         said += [message.get("sections", {}), message.get("toolsAdded", [])]
@@ -175,7 +175,7 @@ def tools_of(outside):
             await outside.touch(name)
             given = {"what": "inner"} if args["inner"] == "lookup" else {"amount": 7}
             got = await api.execute_tool(args["inner"], given, ctx, {"key": "inner"})
-            return said(f"{args['inner']} failed" if got["isError"] else f"{args['inner']} said {got['structuredOutput']}")
+            return said(f"{args['inner']} " + ("failed" if got["isError"] else f"said {got['structuredOutput']}"))
         return execute
 
     number = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
@@ -190,8 +190,8 @@ def tools_of(outside):
         ("outer", "Call another tool", text, nested("outer"), "safe", None),
         ("spend", "Call another tool, once", text, nested("spend"), "unsafe", None),
     ]
-    return [define_tool(name=name, description=about, parameters=schema, execute=run, replay=replay, execution_mode=mode)
-            for name, about, schema, run, replay, mode in made]
+    return [define_tool(name=name, description=about, parameters=schema, execute=run, replay=replay,
+                        execution_mode=mode) for name, about, schema, run, replay, mode in made]
 
 def hooks_of(outside, world):
     async def before_tool(call, *rest):
@@ -243,14 +243,15 @@ async def live(world, report):
     registry = create_registry()
     registry.install(define_extension(name="world", tools=tools_of(outside), hooks=hooks_of(outside, world)))
     options = {"models": Teller(outside, world["script"]), "registry": registry,
-               "settings": {"compaction": {"keep_recent_tokens": 80, "reserve_tokens": 1000}, "retry": {"base_delay_ms": 60_000}},
+               "settings": {"compaction": {"keep_recent_tokens": 80, "reserve_tokens": 1000},
+                            "retry": {"base_delay_ms": 60_000}},
                "now": lambda: time.time_ns() // 1_000_000 + shift,
                "on_report": lambda error, info: reports.append(f"{info}: {error!r}")}
     harness = await Harness.open(halting(storage, outside, world.get("halt")), options, CTX)
     living = Living(outside, harness, await harness.root(CTX, {"agent": {"model": MODEL}}))
     harness.resume()
     for step, *given in world["steps"]:
-        await asyncio.wait_for(getattr(living, step)(*given), None if LIFE == 1 else 20)
+        await asyncio.wait_for(getattr(living, step)(*given), None if LIFE == 1 else 60)
     if not world["closes"]:
         await asyncio.Event().wait()
     await harness.close(CTX)

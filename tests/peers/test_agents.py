@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ SCRIPTS: Final = {"ours": HERE / "agent_our_side.py", "theirs": HERE / "agent_th
 SIDES: Final = ("ours", "theirs")
 Step: TypeAlias = "tuple[object, ...]"
 Told: TypeAlias = "dict[str, object]"
-Script: TypeAlias = "dict[str, dict[str, object]]"
+Script: TypeAlias = "Mapping[str, Mapping[str, object]]"
 
 
 # -- the points --------------------------------------------------------------------------------------------------------
@@ -74,14 +74,16 @@ class Point:
         forks = [id for id, talk in records(store, "conversations").items() if "parent" in talk]
         more = [[forks[0] if given == "fork" else given for given in step] for step in self.more]
         return {
-            "name": self.name, "steps": [("idle",), *more, ("idle",)], "script": self.script | self.then, "held": (),
-            "hooked": self.hooked, "closes": True,
+            "name": self.name, "steps": [("idle",), *more, ("idle",)], "script": {**self.script, **self.then},
+            "held": (), "hooked": self.hooked, "closes": True,
         }  # fmt: skip
 
 
 ASKED: Final = ("submit", "question", "r1")
 WAITS, RUNS, ASKS = "pi.generation/tools/waiting", "pi.tool/execute/running", "pi.generation/request/running"
-TALK: Final = tuple(("ask", f"{n}: " + "a long question about many things, which is worth a summary; " * 3) for n in range(4))
+TALK: Final = tuple(
+    ("ask", f"{n}: " + "a long question about many things, which is worth a summary; " * 3) for n in range(4)
+)
 TURN, SUMMARY = "user assistant:stop", "It was about many things."
 BEGUN: Final = f"user system assistant:stop {TURN} {TURN} {TURN}"
 CALLED: Final = "user system assistant:toolUse"
@@ -153,11 +155,11 @@ POINTS: Final = (
         effects=("ask summary", "ask and now"),
     ),
     Point(
-        name="summary-queued", held=("lookup here",), script=LOOKUP | {"summary": {"say": [SUMMARY]}},
+        name="summary-queued", held=("lookup here",), script={**LOOKUP, "summary": {"say": [SUMMARY]}},
         steps=(*TALK, ASKED, ("reach", "lookup here"), ("compact",)), live=(WAITS, RUNS), queued=1,
         more=(("ask", "and now"),),
         kinds=f"{BEGUN} user assistant:toolUse result:k1 compaction system assistant:stop {TURN}",
-        ended=("pi.compaction/completed", "pi.tool/completed"),
+        ended=("pi.tool/completed", "pi.compaction/completed"),
         effects=("lookup here", "ask after lookup", "ask and now"),
     ),
     Point(
@@ -216,7 +218,7 @@ SWEPT: Final = tuple(
         name=f"commit-{n}", steps=(ASKED, LATER, ("idle",)), script=LOOKUP, halt=n, more=(ASKED, LATER),
         kinds=f"{CALLED} result:k1 assistant:stop {TURN}", ended=("pi.tool/completed",),
     )
-    for n in range(1, 17)
+    for n in range(1, 21)
 )  # fmt: skip
 
 
@@ -287,7 +289,7 @@ class Store:
         return Counter(json.dumps(_bare(record), sort_keys=True) for table in tables for record in table.values())
 
 
-def _short(entry: Any) -> str:
+def _short(entry: dict[str, Any]) -> str:
     kind, message = entry["kind"].removeprefix("pi."), (entry.get("model") or [{}])[0]
     if kind == "assistant":
         return f"assistant:{message['stopReason']}"
@@ -296,12 +298,14 @@ def _short(entry: Any) -> str:
     return str(kind)
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: object) -> object:
     match value:
         case {"severity": severity, "code": code}:
             return [severity, code]
         case {"message": str(), **rest}:
             return ["error", _bare(rest)]
+        case {"kind": "pi.user", "byTaskId": int(), **rest}:  # by the host, or by the run that it was queued behind
+            return _bare({"kind": "pi.user", **rest})
         case dict():
             # The peer writes `details: null`, which the original leaves out; ours remembers the child it made.
             kept = {key: each for key, each in value.items() if each is not None and key != "pi.tool.conversation"}
@@ -367,46 +371,25 @@ def begin(side: str, folder: Path, points: Sequence[Point]) -> int:
     return child.returncode
 
 
-def finish(side: str, folder: Path, points: Sequence[Point]) -> Any:
+def finish(side: str, folder: Path, points: Sequence[Point]) -> dict[str, Any]:
     child = start(side, 2, folder, [point.second(folder / f"{point.name}.sqlite") for point in points])
     code = child.wait(timeout=90)
     assert code == 0, f"{side}: {(folder / 'errors').read_text(encoding='utf-8')}"
-    return json.loads((folder / "report").read_text(encoding="utf-8"))
+    told: dict[str, Any] = json.loads((folder / "report").read_text(encoding="utf-8"))
+    return told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journeys:
-    """All worlds: as either side was killed over them, and as either side finished a copy."""
-
-    codes: dict[str, int]
-    died: dict[tuple[str, str], Store]
-    ended: dict[tuple[str, str, str], Store]
-    told: dict[tuple[str, str], Any]
-
-
-@pytest.fixture(scope="module")
-def journeys(tmp_path_factory: pytest.TempPathFactory) -> Journeys:
-    folder, points = tmp_path_factory.mktemp("journeys"), (*POINTS, *SWEPT)
-    pairs = [(one, two) for one in SIDES for two in SIDES]
-    with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(lambda side: begin(side, folder / side, points), SIDES))
-        for one, two in pairs:
-            for point in points:
-                copied(folder / one / f"{point.name}.sqlite", folder / one / two)
-        told = list(pool.map(lambda pair: finish(pair[1], folder / pair[0] / pair[1], points), pairs))
-    return Journeys(
-        codes=dict(zip(SIDES, codes, strict=True)),
-        died={(p.name, one): Store.of(folder / one / f"{p.name}.sqlite") for p in points for one in SIDES},
-        ended={
-            (p.name, one, two): Store.of(folder / one / two / f"{p.name}.sqlite") for p in points for one, two in pairs
-        },
-        told=dict(zip(pairs, told, strict=True)),
-    )
+Way: TypeAlias = "tuple[Point, str, str]"
+WAYS: Final[tuple[Way, ...]] = (
+    *((point, one, two) for point in POINTS for one in SIDES for two in SIDES),
+    *((point, one, two) for point in SWEPT for one, two in (SIDES, SIDES[::-1])),
+)
+"""What is begun and finished, and by whom: the points also by one side alone, to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journey:
-    """One world that `one` was killed over and `two` finished."""
+    """One world that `one` was killed over and `two` finished, with what the model of the second life was asked."""
 
     point: Point
     died: Store
@@ -420,34 +403,61 @@ class Journey:
         return Counter(self.ended.ledger[len(self.died.ledger) : -1])
 
 
-@pytest.fixture(params=[(one, two) for one in SIDES for two in SIDES], ids=lambda pair: "-then-".join(pair))
-def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
-    one, two = request.param
-    return one, two
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Travelled:
+    """All worlds, and how the processes ended that began them."""
+
+    codes: tuple[int, ...]
+    journeys: Mapping[tuple[str, str, str], Journey]
+
+    def of(self, point: Point) -> dict[tuple[str, str], Journey]:
+        return {(one, two): found for (name, one, two), found in self.journeys.items() if name == point.name}
 
 
-@pytest.fixture(params=(*POINTS, *SWEPT), ids=lambda point: point.name)
-def journey(request: pytest.FixtureRequest, pair: tuple[str, str], journeys: Journeys) -> Journey:
-    point: Point = request.param
-    told = journeys.told[pair][point.name]
-    return Journey(
-        point=point, died=journeys.died[point.name, pair[0]], ended=journeys.ended[point.name, *pair],
-        requests=told["requests"], reports=told["reports"],
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def travelled(tmp_path_factory: pytest.TempPathFactory) -> Travelled:
+    folder = tmp_path_factory.mktemp("travelled")
+    pairs = [(one, two) for one in SIDES for two in SIDES]
+    taken = {(one, two): [point for point, *way in WAYS if way == [one, two]] for one, two in pairs}
+    with ThreadPoolExecutor(2) as pool:
+        codes = tuple(pool.map(lambda side: begin(side, folder / side, (*POINTS, *SWEPT)), SIDES))
+        for (one, two), points in taken.items():
+            for point in points:
+                copied(folder / one / f"{point.name}.sqlite", folder / one / two)
+        told = dict(zip(pairs, pool.map(lambda p: finish(p[1], folder / p[0] / p[1], taken[p]), pairs), strict=True))
+    died = {(p.name, side): Store.of(folder / side / f"{p.name}.sqlite") for p in (*POINTS, *SWEPT) for side in SIDES}
+    journeys = {
+        (point.name, one, two): Journey(
+            point=point, died=died[point.name, one],
+            ended=Store.of(folder / one / two / f"{point.name}.sqlite"), **told[one, two][point.name],
+        )
+        for point, one, two in WAYS
+    }  # fmt: skip
+    return Travelled(codes=codes, journeys=journeys)
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0].name}-{way[1]}-then-{way[2]}")
+def journey(request: pytest.FixtureRequest, travelled: Travelled) -> Journey:
+    point, one, two = request.param
+    return travelled.journeys[point.name, one, two]
 
 
 # -- what holds --------------------------------------------------------------------------------------------------------
 
 
-def test_t7_every_process_was_killed_at_its_points(journeys: Journeys) -> None:
-    assert journeys.codes == dict.fromkeys(SIDES, -signal.SIGKILL)
-    assert {len(journeys.died[f"commit-{n}", side].tasks) > 0 for n in (1, 16) for side in SIDES} == {False, True}
+def test_t7_every_process_was_killed_at_its_points(travelled: Travelled) -> None:
+    assert travelled.codes == (-signal.SIGKILL, -signal.SIGKILL)
+    for pair in (("ours", "theirs"), ("theirs", "ours")):
+        swept = [travelled.of(point)[pair].died for point in SWEPT]
+        assert (len(swept[0].tasks), swept[-1].kinds) == (0, SWEPT[-1].kinds)
+        assert sum("halted" in store.ledger for store in swept) > 8
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
-def test_where_a_life_was_cut_both_sides_have_written_the_same_records(point: Point, journeys: Journeys) -> None:
-    ours, theirs = (journeys.died[point.name, side] for side in SIDES)
-    if point.name == "between":  # ours is one commit further
+def test_where_a_life_was_cut_both_sides_have_written_the_same_records(point: Point, travelled: Travelled) -> None:
+    found = travelled.of(point)
+    ours, theirs = found["ours", "theirs"].died, found["theirs", "ours"].died
+    if point.name == "between":
         assert Counter(t["kind"] for t in ours.tasks.values()) == Counter(t["kind"] for t in theirs.tasks.values())
         assert ours.kinds == theirs.kinds
         return
@@ -512,26 +522,26 @@ def test_c6_ids_go_on_none_comes_twice_and_the_file_is_whole(journey: Journey) -
     assert all(id > max(was, default=0) for id in now.keys() - was.keys())
 
 
-@pytest.mark.parametrize("point", (*POINTS, *SWEPT), ids=lambda point: point.name)
-def test_t6_both_sides_make_the_same_records_of_what_either_began(point: Point, journeys: Journeys) -> None:
-    ends = {key: store.rows() for key, store in journeys.ended.items() if key[0] == point.name}
-    assert len(ends) == 4
-    first, *others = ends.values()
-    assert all(other == first for other in others)
+@pytest.mark.parametrize("point", [*POINTS, *SWEPT], ids=lambda point: point.name)
+def test_t6_both_sides_make_the_same_records_of_what_either_began(point: Point, travelled: Travelled) -> None:
+    first, *others = (found.ended.rows() for found in travelled.of(point).values())
+    assert others == [first] * len(others)
+    assert others
 
 
 def _prompt_first(messages: list[Any]) -> list[Any]:
-    """The peer of 1.4 lets the prompt that is written behind a compaction lead its request; to us it stands where it was
-    written, and only moves before messages of the user. Otherwise the two are the same."""
+    """The peer lets the prompt that is written behind a compaction lead the request, as its documentation of 1.4 says;
+    to us it stands where it was written, and moves only before messages of the user. Nothing else differs.
+    """
     prompts = [index for index, (role, *_) in enumerate(messages) if role == "system"]
     return [messages[prompts[0]], *messages[: prompts[0]], *messages[prompts[0] + 1 :]] if prompts else messages
 
 
 @pytest.mark.parametrize("one", SIDES)
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
-def test_v2_both_sides_ask_the_model_the_same(point: Point, one: str, journeys: Journeys) -> None:
+def test_v2_both_sides_ask_the_model_the_same(point: Point, one: str, travelled: Travelled) -> None:
     ours, theirs = (
-        [(asked, _prompt_first(messages)) for asked, messages in journeys.told[one, two][point.name]["requests"]]
+        [(asked, _prompt_first(messages)) for asked, messages in travelled.of(point)[one, two].requests]
         for two in SIDES
     )
     assert ours == theirs
@@ -541,8 +551,10 @@ def test_v2_both_sides_ask_the_model_the_same(point: Point, one: str, journeys: 
 
 
 def test_s1_a_turn_that_dies_on_both_sides_in_turn_is_answered_once(tmp_path: Path) -> None:
-    relays = tuple(Point(name=f"relay-{n}", steps=(ASKED, LATER, ("idle",)), script=LOOKUP, halt=n) for n in range(3, 8))
-    left, deaths, done = list(relays), 0, {point.name: Counter[str]() for point in relays}
+    relays = tuple(
+        Point(name=f"relay-{n}", steps=(ASKED, LATER, ("idle",)), script=LOOKUP, halt=n) for n in range(4, 8)
+    )
+    left, done = list(relays), {point.name: Counter[str]() for point in relays}
     for side in SIDES * 6:
         assert begin(side, tmp_path, left) == -signal.SIGKILL
         for point in tuple(left):

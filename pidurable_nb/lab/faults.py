@@ -1,0 +1,237 @@
+"""Owns faults of the disk: failing one operation of a run, going through all of them, and judging what the store said.
+
+Each fault is a run of its own. What counts is whether an error that says that nothing is stored is right about it, at
+the moment of the error and whatever comes behind it, and whether what was acknowledged is there. Never repairs anything.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from pidurable_nb.errors import Stored
+from pidurable_nb.lab.identity import STORE
+from pidurable_nb.lab.image_check import Checker, Finding
+from pidurable_nb.lab.images import kill_images
+from pidurable_nb.lab.recording import Recording, Work, record
+from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, run_here
+from pidurable_nb.lab.scenario import Scenario, facts_of, standing, violations
+from pidurable_nb.lab.vfs import FileOp, Kind, Short
+from pidurable_nb.store.sqlite import Durability
+
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "FaultGate",
+    "FaultRun",
+    "Place",
+    "expected_stored",
+    "finishes",
+    "places",
+    "run_fault",
+    "wrong",
+]
+
+Fault = Literal["eio", "full", "busy", "short"]
+"""`eio`: the operation fails. `full`: there is no space for it. `short`: there was space for a part of it, which is in
+the file. `busy`: somebody else holds the lock that is asked for."""
+
+FAULTS: Final[tuple[Fault, ...]] = ("eio", "full", "busy", "short")
+
+PlaceKind: TypeAlias = Kind | Literal["lock"]
+
+_EIO: Final[dict[Kind, int]] = {
+    "write": sqlite3.SQLITE_IOERR_WRITE,
+    "truncate": sqlite3.SQLITE_IOERR_TRUNCATE,
+    "sync": sqlite3.SQLITE_IOERR_FSYNC,
+    "delete": sqlite3.SQLITE_IOERR_DELETE,
+}
+_NEEDS_SPACE: Final[frozenset[Kind]] = frozenset({"write", "truncate"})
+"""What needs space. (A sync that finds the disk full is an input or output error.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The `n`-th operation of a kind of a run, from 1, and what happens there; `lock` is one of the log's index.
+
+    `str(place)` is its name, `eio@write:12`, and `Place.parse(name)` gives it back.
+    """
+
+    fault: Fault
+    op: PlaceKind
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.fault}@{self.op}:{self.n}"
+
+    @classmethod
+    def parse(cls, name: str) -> Place:
+        """The place of that name. Raises: ValueError, saying what a name looks like."""
+        fault, _, rest = name.partition("@")
+        op, _, n = rest.partition(":")
+        faults = {known: known for known in FAULTS}
+        ops: dict[str, PlaceKind] = {kind: kind for kind in _EIO} | {"lock": "lock"}
+        if fault not in faults or op not in ops or not n.isdecimal() or int(n) < 1:
+            raise ValueError(f"{name!r} names no fault; write FAULT@OPERATION:N, as in eio@sync:3")
+        return cls(faults[fault], ops[op], int(n))
+
+
+class FaultGate:
+    """The gates of a VFS that let one fault happen: give `gate` and `lock_gate` to a RecordingVfs, or to `record`.
+
+    `stays`: from there on every operation of that kind fails, as on a disk that stays full, or broken. `met` is the
+    operation that failed, once it has.
+    """
+
+    def __init__(self, place: Place, *, stays: bool = False) -> None:
+        self.place = place
+        self.met: FileOp | None = None
+        self.happened = False
+        self._stays = stays
+        self._seen = 0
+
+    def gate(self, op: FileOp) -> int | Short | None:
+        """The gate of file operations."""
+        if op.op != self.place.op or not self._is_here():
+            return None
+        self.met = self.met or op
+        match self.place.fault:
+            case "eio":
+                return _EIO[op.op]
+            case "full":
+                return sqlite3.SQLITE_FULL
+            case "busy":
+                return sqlite3.SQLITE_BUSY
+            case "short":
+                return Short((op.size or 0) // 2, sqlite3.SQLITE_FULL)
+
+    def lock_gate(self, slot: int) -> int | None:
+        """The gate of exclusive locks: a lock fails by being busy."""
+        if self.place.op != "lock" or not self._is_here():
+            return None
+        return sqlite3.SQLITE_BUSY if self.place.fault == "busy" else sqlite3.SQLITE_IOERR_SHMLOCK
+
+    def _is_here(self) -> bool:
+        self._seen += 1
+        here = self._seen >= self.place.n if self._stays else self._seen == self.place.n
+        self.happened = self.happened or here
+        return here
+
+
+def places(recording: Recording, faults: Sequence[Fault] = ("eio", "full")) -> Iterator[Place]:
+    """Every operation of a recorded run with every fault that it can meet: each is a run.
+
+    `full` and `short` are met by what needs space, `busy` by the exclusive locks of the log.
+    """
+    seen: dict[PlaceKind, int] = {}
+    for op in recording.ops:
+        seen[op.op] = seen.get(op.op, 0) + 1
+        for fault in faults:
+            fits = {"eio": True, "full": op.op in _NEEDS_SPACE, "short": _cuttable(op), "busy": False}
+            if fits[fault]:
+                yield Place(fault, op.op, seen[op.op])
+    if "busy" in faults:
+        for n in range(1, recording.locks + 1):
+            yield Place("busy", "lock", n)
+
+
+def _cuttable(op: FileOp) -> bool:
+    return op.op == "write" and (op.size or 0) > 1
+
+
+def expected_stored(place: Place, doing: str, *, log: bool) -> frozenset[Stored]:
+    """What an error may say is stored (F4), by what is known of such faults; `log`: it happened on the log.
+
+    A full disk on the log, and a lock that is busy, prove that nothing is stored; what the disk refuses otherwise
+    proves nothing. An error that says less than it could is never wrong.
+    """
+    certain = place.fault == "busy" or (place.fault in ("full", "short") and log)
+    if doing == "commit" and certain:
+        return frozenset({"no"})
+    if doing == "open" and place.fault != "eio":
+        return frozenset({"no", "unknown"})  # an opening is no commit of anybody's
+    return frozenset({"unknown"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRun:
+    """A run that met a fault, with what it left: `recording.failure` says which call failed, and how."""
+
+    place: Place
+    met: FileOp | None
+    happened: bool
+    recording: Recording
+
+
+def run_fault(
+    what: Scenario | Work,
+    folder: Path,
+    place: Place,
+    *,
+    durability: Durability = "barrier",
+    seed: int | None = 1,
+    wal_limit_pages: int = 1000,
+    stays: bool = False,
+) -> FaultRun:
+    """Run it as `record` did, in an empty folder, and let this one fault happen. The store is closed afterwards."""
+    gate = FaultGate(place, stays=stays)
+    recording = record(
+        what,
+        folder,
+        durability=durability,
+        seed=seed,
+        wal_limit_pages=wal_limit_pages,
+        gate=gate.gate,
+        lock_gate=gate.lock_gate,
+    )
+    return FaultRun(place=place, met=gate.met, happened=gate.happened, recording=recording)
+
+
+def wrong(run: FaultRun, whole: Recording) -> Iterator[str]:
+    """A sentence for everything that is wrong after a fault: F1, F4, C1, C2. `whole` is the same run without one.
+
+    Looks at what a kill would leave behind every operation from the fault to the end: what was acknowledged is there,
+    nothing is that an error called not stored, and pages are sound.
+    """
+    failure = run.recording.failure
+    if failure is None:
+        if run.met is not None and run.met.op in ("write", "sync"):
+            yield f"{run.place}: the fault was swallowed, at operation {run.met.n} on {run.met.file}"
+    elif failure.stored is not None:
+        log = run.met is None or run.met.file.endswith("-wal")
+        if failure.stored not in expected_stored(run.place, failure.doing, log=log):
+            yield f"{run.place}: {failure.doing} says that its commit is stored: {failure.stored}, which is not so (F4)"
+    for finding in _behind(run, whole):
+        if finding.outcome != "as_promised":
+            yield f"{run.place}: {finding.image} is {finding.outcome}: {finding.text}"
+
+
+def _behind(run: FaultRun, whole: Recording) -> Iterator[Finding]:
+    first = run.met.n - 1 if run.met is not None else 0
+    behind = {op.n for op in run.recording.ops if op.n >= first} | {run.recording.last}
+    with Checker(run.recording, fits=whole.contents().fits) as checker:
+        for image in kill_images(run.recording, behind=behind):
+            yield checker.check(image)
+
+
+def finishes(scenario: Scenario, folder: Path, *, durability: Durability = "barrier") -> Iterator[str]:
+    """Open the store that a fault left in `folder` once more, without one; a sentence for all that does not come right.
+
+    The scenario goes on to its own end, and keeps every promise it makes. Raises: what `run_here` raises.
+    """
+    store, ledger = folder / STORE, folder / LEDGER
+    plan = Plan(number=2, start_ms=EPOCH_MS + _A_DAY_MS, durability=durability)
+    lived = run_here(scenario, store, ledger, plan)
+    if lived.error is not None:
+        yield f"the next life fails too: {lived.error}"
+    facts = facts_of(store, ledger)
+    yield from violations(scenario, facts)
+    for task in facts.tasks:
+        if task.live:
+            yield f"task {task.id} ({task.kind}) is {standing(task)} and was to end"
+
+
+_A_DAY_MS: Final = 86_400_000

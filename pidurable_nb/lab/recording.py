@@ -1,0 +1,391 @@
+"""Owns recording one run: what reached the files of the store, and what was acknowledged between the operations.
+
+From a recording follows what any crash of that run leaves, without running anything again. Never judges what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from pidurable_nb.clock import LoopClock
+from pidurable_nb.errors import PidurableError, StorageError, Stored
+from pidurable_nb.ids import Seq
+from pidurable_nb.lab.crash import CrashPlan
+from pidurable_nb.lab.identity import STORE
+from pidurable_nb.lab.loop import DeterministicLoop
+from pidurable_nb.lab.points import Namer
+from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, life
+from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.vfs import FileOp, Gate, LockGate, RecordingVfs, seed_prng
+from pidurable_nb.lab.world import SimulatedCrash, World
+from pidurable_nb.store.plain import NOTHING, Content, content
+from pidurable_nb.store.sqlite import Durability, SqliteStorage
+from pidurable_nb.store.storage import Commit, Opened, Storage
+
+__all__ = ["Contents", "Failure", "Promise", "Recording", "Told", "Work", "record"]
+
+T = TypeVar("T")
+Row: TypeAlias = tuple[object, ...]
+Doing = Literal["open", "commit", "maintain", "close"]
+Work: TypeAlias = Callable[[Storage], Awaitable[None]]
+"""What is recorded, where it is no scenario: gets the storage unopened, and closes what it opens."""
+
+_STEPS: Final = 2_000_000
+_STRIDE: Final = 16
+_KEPT: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A transaction that was acknowledged: an opening, or a group of commits.
+
+    The storage was asked after operation `begun_after` and answered after operation `after_op`. `newest` is the number
+    of the newest commit from then on. `added` and `removed` are the rows that a reader now saw, and saw no more.
+    """
+
+    begun_after: int
+    after_op: int
+    newest: int
+    barrier: bool
+    added: frozenset[Row] = frozenset()
+    removed: frozenset[Row] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The first error of the storage: in which call, between which operations, and what it said is stored (F4).
+
+    `commits` is how many commits the group had that met it.
+    """
+
+    doing: Doing
+    begun_after: int
+    after_op: int
+    error: Exception
+    commits: int = 0
+
+    @property
+    def stored(self) -> Stored | None:
+        """What is known of the transaction that met it; None for a refusal to open, which says nothing of the kind."""
+        return self.error.stored if isinstance(self.error, StorageError) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a crash behind an operation may leave: commits up to `least` are there, none is behind `most`.
+
+    `told` is the newest that was acknowledged.
+    """
+
+    least: int
+    told: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One run from an empty folder: its file operations in order, and what was acknowledged between them.
+
+    `store` is the name of the database file. `locks` counts the exclusive locks that were asked for. `failure` is the
+    first error of the storage, where faults were given.
+    """
+
+    store: str
+    durability: Durability
+    ops: tuple[FileOp, ...]
+    told: tuple[Told, ...]
+    locks: int = 0
+    failure: Failure | None = None
+
+    @property
+    def last(self) -> int:
+        """The number of the last operation, 0 where there is none."""
+        return self.ops[-1].n if self.ops else 0
+
+    def contents(self) -> Contents:
+        """The rows that were there after each acknowledgement."""
+        return Contents(self.told)
+
+    def without(self, n: int) -> Recording:
+        """The same run on a disk that ignored operation `n`: for a negative control, take a sync."""
+        return replace(self, ops=tuple(op for op in self.ops if op.n != n))
+
+    def promises(self) -> Promises:
+        """What this durability promises behind each operation."""
+        return Promises(self)
+
+    def folds(self) -> tuple[tuple[int, ...], ...]:
+        """The syncs of each folding of the log and of the log's new beginning, by number: `(log, database, header)`.
+
+        `log` is missing where the log had been synced already, `header` where nothing was written afterwards.
+        """
+        log = f"{self.store}-wal"
+        found: list[list[int]] = []
+        log_sync: int | None = None
+        logged = header = False
+        for op in self.ops:
+            if op.op == "sync" and op.file == log:
+                if header and found:
+                    found[-1].append(op.n)
+                log_sync = None if header else op.n
+            elif op.op == "sync" and op.file == self.store and logged:
+                found.append([op.n] if log_sync is None else [log_sync, op.n])
+                log_sync = None
+            elif op.op == "write" and op.file == log:
+                log_sync, logged = None, True
+            header = op.op == "write" and op.file == log and op.offset == 0 and op.size == _HEADER
+        return tuple(map(tuple, found))
+
+
+_HEADER: Final = 32
+"""Bytes of the header of a log."""
+
+
+class Contents:
+    """The rows after each commit, put together again from what changed."""
+
+    def __init__(self, told: Sequence[Told]) -> None:
+        self._told = tuple(told)
+        self._numbers = [each.newest for each in told]
+        self._strides: list[frozenset[Row]] = []
+        rows: frozenset[Row] = frozenset()
+        for at, each in enumerate(told):
+            rows = (rows - each.removed) | each.added
+            if at % _STRIDE == 0:
+                self._strides.append(rows)
+        self._kept: OrderedDict[int, frozenset[Row]] = OrderedDict()
+
+    def at(self, newest: int) -> frozenset[Row] | None:
+        """The rows when commit `newest` was the newest; None when no acknowledgement ever ended with it."""
+        at = bisect_right(self._numbers, newest) - 1
+        if at < 0 or self._numbers[at] != newest:
+            return None
+        if at not in self._kept:
+            rows = self._strides[at // _STRIDE]
+            for each in self._told[at - at % _STRIDE + 1 : at + 1]:
+                rows = (rows - each.removed) | each.added
+            self._kept[at] = rows
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[at]
+
+    def fits(self, found: Content) -> bool:
+        """Whether these rows are those of their newest commit. A store that was never made fits as long as none is."""
+        return found == NOTHING or self.at(found.newest) == found.rows
+
+
+class Promises:
+    """What may be left behind each operation of a recording."""
+
+    def __init__(self, recording: Recording) -> None:
+        told = recording.told
+        self._durability = recording.durability
+        self._ends = [each.after_op for each in told]
+        self._begins = [each.begun_after for each in told]
+        self._newest = [each.newest for each in told]
+        barriers = [each for each in told if each.barrier]
+        self._barrier_ends = [each.after_op for each in barriers]
+        self._barriers = [each.newest for each in barriers]
+        self._syncs = [op.n for op in recording.ops if op.op == "sync" and op.file == f"{recording.store}-wal"]
+        failure = recording.failure
+        self._failed = failure if failure is not None and failure.doing == "commit" else None
+        self._before_failure = 0 if failure is None else bisect_right(self._ends, failure.begun_after)
+
+    def kill(self, op: int) -> Promise:
+        """After a kill: everything that was acknowledged is there."""
+        told = self._told(op)
+        return Promise(least=told, told=told, most=self._most(op, told))
+
+    def power(self, op: int) -> Promise:
+        """After a power cut: everything, or all up to the last barrier, or up to the last sync of the log."""
+        told = self._told(op)
+        synced = bisect_right(self._syncs, op)
+        least = _last(self._newest, bisect_left(self._ends, self._syncs[synced - 1])) if synced else 0
+        match self._durability:
+            case "power":
+                least = told
+            case "barrier":
+                least = max(least, _last(self._barriers, bisect_right(self._barrier_ends, op)))
+            case "kill":
+                pass
+        return Promise(least=least, told=told, most=self._most(op, told))
+
+    def _told(self, op: int) -> int:
+        return _last(self._newest, bisect_right(self._ends, op))
+
+    def _most(self, op: int, told: int) -> int:
+        """With the transaction that was under way."""
+        most = max(told, _last(self._newest, bisect_left(self._begins, op)))
+        if self._failed is None or op <= self._failed.begun_after:
+            return most
+        sure = self._failed.stored == "no" and op >= self._failed.after_op
+        return most if sure else max(most, _last(self._newest, self._before_failure) + self._failed.commits)
+
+
+def _last(numbers: Sequence[int], count: int) -> int:
+    return numbers[count - 1] if count else 0
+
+
+# Recording.
+
+
+class Witness(SqliteStorage):
+    """A storage that writes down what it acknowledged, and what it failed with first."""
+
+    def __init__(
+        self,
+        path: Path,
+        vfs: RecordingVfs,
+        *,
+        durability: Durability,
+        wal_limit_pages: int,
+        draw: Callable[[], str],
+        namer: Namer,
+    ) -> None:
+        super().__init__(
+            path,
+            durability=durability,
+            busy_timeout_ms=0,
+            wal_limit_pages=wal_limit_pages,
+            vfs=vfs.name,
+            inline=True,
+            draw=draw,
+        )
+        self.told: list[Told] = []
+        self.failure: Failure | None = None
+        self._vfs = vfs
+        self._namer = namer
+        self._rows: frozenset[Row] = frozenset()
+
+    async def open(self) -> Opened:
+        """As any; it counts as a transaction."""
+        begun = self._vfs.count
+        opened = await self._watched("open", super().open())
+        await self._namer.learn(self)
+        await self._tell(begun, opened.next_seq - 1, barrier=False)
+        return opened
+
+    async def commit(self, group: Sequence[Commit]) -> tuple[Seq, ...]:
+        """As any."""
+        begun = self._vfs.count
+        seqs = await self._watched("commit", super().commit(group), commits=len(group))
+        if seqs:
+            await self._tell(begun, seqs[-1], barrier=any(part.barrier for part in group))
+        return seqs
+
+    async def maintain(self) -> None:
+        """As any."""
+        await self._watched("maintain", super().maintain())
+
+    async def close(self) -> None:
+        """As any."""
+        await self._watched("close", super().close())
+
+    async def _watched(self, doing: Doing, work: Coroutine[object, object, T], *, commits: int = 0) -> T:
+        begun = self._vfs.count
+        try:
+            return await work
+        except PidurableError as error:
+            if self.failure is None:
+                self.failure = Failure(
+                    doing=doing, begun_after=begun, after_op=self._vfs.count, error=error, commits=commits
+                )
+            raise
+
+    async def _tell(self, begun: int, newest: int, *, barrier: bool) -> None:
+        after = self._vfs.count
+        found = await self._run(content)
+        told = Told(
+            begun_after=begun,
+            after_op=after,
+            newest=newest,
+            barrier=barrier,
+            added=found.rows - self._rows,
+            removed=self._rows - found.rows,
+        )
+        self._rows = (self._rows - told.removed) | told.added
+        self.told.append(told)
+
+
+def record(
+    what: Scenario | Work,
+    folder: Path,
+    *,
+    durability: Durability = "barrier",
+    seed: int | None = 1,
+    wal_limit_pages: int = 1000,
+    gate: Gate | None = None,
+    lock_gate: LockGate | None = None,
+) -> Recording:
+    """Run a scenario's first life, or a piece of work, in this thread, and keep every operation on the store's files.
+
+    The store is made in `folder`, beside the ledger of effects. A small `wal_limit_pages` has the log folded often.
+    The same code, seed and gates give the same recording to the byte. A scenario that kills itself is recorded up to
+    there. Raises: what the run raises; but where gates are given, an error that followed from one of the storage is
+    kept as `failure`. ValueError when there is a store.
+    """
+    path = folder / STORE
+    if path.exists():
+        raise ValueError(f"{path} exists; a recording begins with nothing, name an empty folder")
+    locks = 0
+
+    def count_lock(slot: int) -> int | None:
+        nonlocal locks
+        locks += 1
+        return None if lock_gate is None else lock_gate(slot)
+
+    vfs = RecordingVfs(gate=gate, lock_gate=count_lock)
+    world = World(folder / LEDGER)
+    loop = DeterministicLoop(seed, limit=_STEPS)
+
+    def freeze(crash: SimulatedCrash) -> None:
+        vfs.freeze()
+        world.shut()
+        loop.halt(crash)
+
+    ids, namer, clock = SeededIds("1"), Namer(), LoopClock(EPOCH_MS)
+    storage = Witness(path, vfs, durability=durability, wal_limit_pages=wal_limit_pages, draw=ids.name, namer=namer)
+
+    async def main() -> None:
+        if isinstance(what, Scenario):
+            probe = CrashPlan(world, namer, clock, at=None, kind="freeze", freeze=freeze)
+            await life(what, storage, probe, clock=clock, ids=ids)
+        else:
+            await what(storage)
+
+    seed_prng(1 if seed is None else 1 + seed % (2**31 - 2))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SimulatedCrash):
+            loop.run_until_complete(main())
+    except Exception:
+        if storage.failure is None or (gate is None and lock_gate is None):
+            raise
+    finally:
+        world.shut()
+        loop.abandon()
+        _let_go(storage)
+        vfs.close()
+        seed_prng(None)
+    return Recording(
+        store=STORE,
+        durability=durability,
+        ops=tuple(vfs.ops),
+        told=tuple(storage.told),
+        locks=locks,
+        failure=storage.failure,
+    )
+
+
+def _let_go(storage: Witness) -> None:
+    """Close what an inline storage still holds: it never suspends, so no loop is needed."""
+    closing = storage.close()
+    with contextlib.suppress(StopIteration, PidurableError):
+        closing.send(None)
+    closing.close()
