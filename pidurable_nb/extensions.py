@@ -2,7 +2,8 @@
 
     from pidurable_nb.extensions import Hooks, history, reminding, subagents
 
-    Harness.open(store, extensions=[subagents(), history(), reminding(), Extension("mine", tools=[...], hooks=Hooks(...))])
+    mine = Extension("mine", tools=[...], hooks=Hooks(...))
+    Harness.open(store, extensions=[subagents(), history(), reminding(), mine])
 
 Importing it loads nothing; each name loads when it is used.
 """
