@@ -155,6 +155,8 @@ class Call(Injected):
     def diagnostic(self, diagnostic: Diagnostic) -> None:
         """Add a remark for the model and the reader; it is no part of the tool's data."""
         self.check("diagnostic")
+        if not isinstance(diagnostic, Diagnostic):
+            raise TypeError(f"a diagnostic is Diagnostic(severity=..., message=...), not {diagnostic!r}")
         self.reported.append(diagnostic.json())
         self.changed()
 

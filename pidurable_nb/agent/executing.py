@@ -51,7 +51,7 @@ async def execute(
             if not isinstance(stored, NestedCall) or stored.progress:
                 call.changed = throttle.touch
             try:
-                output = await _run(tool, arguments, call)
+                output = await _run(rt, tool, arguments, call)
             finally:
                 call.end()
         ending = ending_of(
@@ -66,7 +66,7 @@ async def execute(
         began = loop.time()
         return read_ending(await rt.effect(effect_name(stored.call.name, arguments), do))
     except Exception as error:
-        if stops_the_asker(error) or rt.overtaken:
+        if rt.over or stops_the_asker(error):
             raise
         return _raised(call, stored.call, error, duration())
     finally:
@@ -74,15 +74,21 @@ async def execute(
         call.end()
 
 
-async def _run(tool: Tool, arguments: JsonObject, call: Call) -> Output:
+async def _run(rt: Runtime, tool: Tool, arguments: JsonObject, call: Call) -> Output:
     """A cancellation that nobody asked this call for is an error of the tool: it waited for something cancelled."""
+    running = asyncio.current_task()
+    assert running is not None
+    asked = running.cancelling()
     try:
         return await tool.execute(arguments, call)
     except asyncio.CancelledError as error:
-        running = asyncio.current_task()
-        if running is not None and running.cancelling():
+        if rt.over or running.cancelling() > asked:
             raise
         raise ToolError(f"{call.name} waited for something that was cancelled") from error
+    finally:
+        # A task group whose member failed may have asked for the cancellation of this task, and never takes it back.
+        while not rt.over and running.cancelling() > asked:
+            running.uncancel()
 
 
 def _raised(call: Call, asked: ToolCall, error: Exception, duration_ms: int | None) -> Ending:

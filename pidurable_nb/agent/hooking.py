@@ -274,9 +274,13 @@ async def run_before_compact(
 
 
 def stops_the_asker(error: BaseException) -> bool:
-    """Whether an error is no failure of the code that was asked: its asker is being cancelled, or the session ended."""
+    """Whether an error is no failure of the code that was asked: its asker is being cancelled, or the session ended.
+
+    A task group whose member failed cancels whoever waits for it, and may never take that back: its error is its own.
+    """
     task = asyncio.current_task()
-    return isinstance(error, _SESSION_OVER) or (task is not None and task.cancelling() > 0)
+    cancelled = task is not None and task.cancelling() > 0 and not isinstance(error, BaseExceptionGroup)
+    return cancelled or isinstance(error, _SESSION_OVER)
 
 
 def _tell(error: Exception, hook: str, named: NamedHooks, api: HookApi, report: Report) -> None:

@@ -148,6 +148,11 @@ class Runtime:
         record = self.engine.table.live_task(self.id)
         return record is not None and record.abort_requested and not self._invocation.aborting
 
+    @property
+    def over(self) -> bool:
+        """T13: whether this invocation may do nothing any more: what its code raises now is nobody's fault."""
+        return self._invocation.ended or self.overtaken
+
     # -- what a phase asks ---------------------------------------------------------------------------------------------
 
     def commit(self, *, barrier: bool = False) -> TaskBlock:

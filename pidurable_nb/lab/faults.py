@@ -1,7 +1,7 @@
 """Owns faults of the disk: failing one operation of a run, going through all of them, and judging what the store said.
 
 Each fault is a run of its own. What counts is whether an error that says that nothing is stored is right about it, at
-the moment of the error and whatever comes behind it, and whether what was acknowledged is there. Never repairs anything.
+the moment of the error and behind it, and whether what was acknowledged is there. Never repairs anything.
 """
 
 from __future__ import annotations

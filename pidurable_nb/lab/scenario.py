@@ -169,9 +169,14 @@ class Scenario:
         )
 
     def policy_of(self, effect: str) -> EffectPolicy | None:
-        """What was chosen for an effect of that name; the first pattern that fits counts."""
-        chosen = next((policy for pattern, policy in self.policy.items() if fnmatchcase(effect, pattern)), None)
-        return "at_least_once" if chosen is None and is_request(effect) else chosen
+        """What was chosen for an effect of that name; the first pattern that fits counts.
+
+        Where nothing was, a request to a model happens at least once (G1).
+        """
+        for pattern, policy in self.policy.items():
+            if fnmatchcase(effect, pattern):
+                return policy
+        return "at_least_once" if is_request(effect) else None
 
 
 def is_request(effect: str) -> bool:

@@ -152,7 +152,8 @@ class _Run:
         diagnostics = diagnostics_of(entry)
         state: CallState = "failed" if message.get("isError") is True else "done"
         for each in diagnostics:
-            state = _CODES.get(text_in(each, "code"), state)
+            if (known := _CODES.get(text_in(each, "code"))) is not None:
+                state = known
         duration = message.get("durationMs")
         ms = duration if isinstance(duration, int) else None
         self._change(text_in(message, "toolCallId"), state, result_text(message, diagnostics), ms)

@@ -6,7 +6,6 @@ the extension `cells`, which is replaced as a whole. Never opens a store and nev
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -142,7 +141,7 @@ _NOBODY: Final = _Standing(None, ())
 
 def is_model(value: object) -> TypeGuard[Model]:
     """Whether this is a model. Its class is asked first, so that no code of anything else runs."""
-    if isinstance(value, type) or not callable(inspect.getattr_static(type(value), "stream", None)):
+    if isinstance(value, type) or not callable(getattr(type(value), "stream", None)):
         return False
     named: object = getattr(value, "ref", None)
     return isinstance(named, ModelRef) and all(hasattr(value, part) for part in ("api", "context_window", "max_tokens"))

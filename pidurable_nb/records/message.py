@@ -36,11 +36,18 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """A remark about a tool call for the model and the reader; never part of the tool's data."""
+    """A remark about a tool call for the model and the reader; never part of the tool's data. Raises TypeError."""
 
     severity: Severity
     message: str
     code: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.severity not in ("info", "warn", "error"):
+            raise TypeError(f'Diagnostic(severity={self.severity!r}): it is "info", "warn" or "error"')
+        texts: tuple[object, ...] = (self.message, self.code if self.code is not None else "")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"Diagnostic(message={self.message!r}, code={self.code!r}): both are text")
 
     def json(self) -> JsonObject:
         """As it is stored."""

@@ -397,7 +397,7 @@ def test_g2_wherever_the_process_dies_a_run_that_has_to_try_again_is_answered_on
 
 def test_g2_a_deferred_answer_is_fetched_when_it_is_due_and_shows_when(home: Home) -> None:
     async def main() -> None:
-        async with home.agent(Scripted(Defer(Say("later", chunks=2), timedelta(minutes=5)))) as h:
+        async with home.agent(Scripted(Defer(Say("later", chunks=2), timedelta(minutes=5)), clock=home.clock)) as h:
             root = await h.root()
             asked = await root.submit("go")
             await asyncio.sleep(1)
@@ -414,14 +414,14 @@ def test_g2_a_deferred_answer_is_fetched_when_it_is_due_and_shows_when(home: Hom
 
 def test_g2_t12_a_deferred_answer_is_fetched_by_a_later_life(home: Home) -> None:
     async def first() -> None:
-        async with home.agent(Scripted(Defer(Say("later"), timedelta(hours=5)))) as h:
+        async with home.agent(Scripted(Defer(Say("later"), timedelta(hours=5)), clock=home.clock)) as h:
             await (await h.root()).submit("go", request_id="go")
             await asyncio.sleep(1)
 
     home.run(first())
 
     async def second() -> None:
-        model = Scripted("never asked")
+        model = Scripted("never asked", clock=home.clock)
         async with home.agent(model) as h:
             found = await (await (await h.root()).submit("go", request_id="go")).wait()
             assert isinstance(found, Answered)
@@ -429,21 +429,6 @@ def test_g2_t12_a_deferred_answer_is_fetched_by_a_later_life(home: Home) -> None
             await sound(h)
 
     home.run(second())
-
-
-def test_g2_wherever_the_process_dies_a_deferred_answer_is_stored_once() -> None:
-    async def story(h: Harness) -> None:
-        root = await h.root()
-        found = await (await root.submit("go", request_id="go")).wait()
-        assert isinstance(found, Answered)
-        assert found.text == "later"
-        await h.wait_idle()
-        assert await answers(root) == [("stop", "later")]
-        await sound(h)
-
-    lives = Lives(story)
-    lives.models = [Scripted(Defer(Say("later", chunks=4, delay=SECOND), timedelta(seconds=30)))]
-    assert list(lives.sweep(deaths=2)).count(2) > 20
 
 
 class Slow(Scripted):
@@ -459,11 +444,29 @@ class Slow(Scripted):
 
     async def fetch(self, handle: JsonObject) -> AsyncIterator[ModelEvent]:  # type: ignore[override]
         self.fetched.append(len(self.fetched))
-        if len(self.fetched) < len(self.waits):
-            yield Finished(stop_reason="deferred", handle={"pollAfterMs": self.waits[len(self.fetched)]})
+        if len(self.fetched) < len(self.waits) and "last" not in handle:
+            last: JsonObject = {"last": True} if len(self.fetched) == len(self.waits) - 1 else {}
+            yield Finished(stop_reason="deferred", handle={"pollAfterMs": self.waits[len(self.fetched)], **last})
         else:
-            yield TextDelta(0, "done")
+            for piece in ("do", "n", "e"):
+                await asyncio.sleep(1)
+                yield TextDelta(0, piece)
             yield Finished(stop_reason="stop")
+
+
+def test_g2_wherever_the_process_dies_a_deferred_answer_is_stored_once() -> None:
+    async def story(h: Harness) -> None:
+        root = await h.root()
+        found = await (await root.submit("go", request_id="go")).wait()
+        assert isinstance(found, Answered)
+        assert found.text == "done"
+        await h.wait_idle()
+        assert await answers(root) == [("stop", "done")]
+        await sound(h)
+
+    lives = Lives(story)
+    lives.models = [Slow([30_000, 0])]
+    assert list(lives.sweep(deaths=2)).count(2) > 20
 
 
 def test_g2_a_still_deferred_answer_is_polled_strictly_later_whatever_its_provider_says(memory: Home) -> None:
@@ -518,7 +521,7 @@ def test_g2_o2_an_aborted_deferred_answer_is_cancelled_and_a_failure_of_that_is_
 
 def test_g2_a_deferred_answer_whose_model_cannot_fetch_any_more_fails(home: Home) -> None:
     async def first() -> None:
-        async with home.agent(Scripted(Defer(Say("later"), timedelta(hours=1)))) as h:
+        async with home.agent(Scripted(Defer(Say("later"), timedelta(hours=1)), clock=home.clock)) as h:
             await (await h.root()).submit("go", request_id="go")
             await asyncio.sleep(1)
 
@@ -739,8 +742,9 @@ def test_e4_after_response_sees_every_answer_that_is_one(memory: Home) -> None:
 
     async def main() -> None:
         model = Scripted(
-            Attempts(Break("503 busy"), Defer(CallTools(call("look", at="a"), text="calling"), SECOND)), Say("done")
-        )
+            Attempts(Break("503 busy"), Defer(CallTools(call("look", at="a"), text="calling"), SECOND)), Say("done"),
+            clock=memory.clock,
+        )  # fmt: skip
         async with memory.agent(
             model, tools=[look], extensions=[Extension("see", hooks=Hooks(after_response=see))]
         ) as h:

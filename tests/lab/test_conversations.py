@@ -1,4 +1,4 @@
-"""What must hold of conversations: of stores that lives of agents left it does, and each thing that cannot be is said."""
+"""What must hold of conversations: it does in stores that agents left, and each thing that cannot be is said."""
 
 from __future__ import annotations
 

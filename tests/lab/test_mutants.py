@@ -1,4 +1,4 @@
-"""A sweep finds what it is for: four mistakes, each put in on purpose, and each found; and without them nothing."""
+"""A sweep finds what it is for: mistakes, each put in on purpose, and each found; and without them nothing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from pidurable_nb.agent import admission, calling, recovery, runs
+from pidurable_nb.agent.results import Ending
 from pidurable_nb.engine import decide, scheduler
 from pidurable_nb.engine.decide import ImpliedMark
+from pidurable_nb.engine.registry import Refined
 from pidurable_nb.engine.runtime import Runtime, TaskBlock
 from pidurable_nb.engine.snapshot import View
-from pidurable_nb.ids import Seq, TaskId
+from pidurable_nb.ids import ConversationId, EntryId, Seq, TaskId
 from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.lab.sweep import sweep
 from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.records.message import ToolCall
 from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.session.transaction import Transaction
 from pidurable_nb.session.writer import Writer
 
 
@@ -145,3 +150,46 @@ def test_o5_o6_abort_marks_that_are_not_derived_again_at_an_opening_are_found(mo
     found = sweep(builtin("checkout"))
     assert "mispredicted" in kinds(found)
     assert any("predicted to abort" in violation.text for violation in found.violations)
+
+
+# Of agents.
+
+
+def test_e3_an_unsafe_tool_that_is_run_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = recovery.refine
+
+    def always_again(record: TaskRecord, current_replay: recovery.CurrentReplay) -> Refined | None:
+        found = honest(record, current_replay)
+        return "replay" if found == "interrupt" else found
+
+    monkeypatch.setattr(recovery, "refine", always_again)
+    found = sweep(builtin("refund"))
+    assert {"effect_twice", "broken"} <= kinds(found)
+    assert any("the customer was paid 2 times" in violation.text for violation in found.violations)
+
+
+def test_s1_a_request_that_is_admitted_anew_by_each_life_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing_known(*_asked: object) -> None:
+        return None
+
+    monkeypatch.setattr(admission, "_known", nothing_known)
+    found = sweep(builtin("approval"))
+    assert kinds(found) & {"stuck", "corrupt", "broken"}
+
+
+def test_s2_a_run_that_forgets_its_inputs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_answer(*_inputs: object) -> None:
+        return None
+
+    monkeypatch.setattr(runs, "answer", no_answer)
+    found = sweep(builtin("approval"))
+    assert any("are placed, and its run owes [] an answer (S2)" in violation.text for violation in found.violations)
+
+
+def test_v2_a_result_that_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(tx: Transaction, conversation: ConversationId, call: ToolCall, ending: Ending) -> EntryId:
+        return tx.append("note", conversation=conversation)
+
+    monkeypatch.setattr(calling, "append_result", elsewhere)
+    found = sweep(builtin("approval"))
+    assert any("has no result, and nothing runs (V2)" in violation.text for violation in found.violations)

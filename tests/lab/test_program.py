@@ -9,7 +9,6 @@ import pytest
 
 from pidurable_nb import AgentChange, Extension, Harness, tool
 from pidurable_nb.agent.extension import wrap_tool
-from pidurable_nb.agent.harness import Harness as Opened
 from pidurable_nb.agent.recovery import AssumedCode
 from pidurable_nb.engine.registry import BuiltIn, Fits
 from pidurable_nb.lab.explain import explain
@@ -19,6 +18,7 @@ from pidurable_nb.lab.run import Plan, run_here
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.models import CallTools, Scripted, call
+from pidurable_nb.records.task import Pending
 from pidurable_nb.store.stranger import StoreFile
 
 
@@ -92,7 +92,7 @@ def test_e3_a_wrap_of_an_extension_counts_and_never_upgrades_what_was_stored(sto
 
 
 def test_e2_the_tools_that_a_conversation_chose_are_the_ones_it_has(tmp_path: Path) -> None:
-    async def narrow(harness: Opened) -> None:
+    async def narrow(harness: Harness) -> None:
         await begin(harness)
         await (await harness.root()).configure(AgentChange(tools=("act",)))
 
@@ -128,7 +128,7 @@ def test_with_nothing_given_kinds_are_known_and_nothing_of_them_runs(store: Path
 def test_what_explains_a_file_has_the_code_of_built_in_kinds_where_their_model_is_there(store: Path) -> None:
     with StoreFile.open(store) as file:
         [generation] = [record for record in file.live_tasks() if record.kind == "pi.generation"]
-        request = replace(generation, state=replace(generation.state, checkpoint={"phase": "prepare", "attempt": 1}))
+        request = replace(generation, state=Pending(checkpoint={"phase": "prepare", "attempt": 1}))
         assert isinstance(ASKED.program().code_for(file).fit(request), Fits)
         assert isinstance(Program(tools=(look,)).code_for(file).fit(request), BuiltIn)
         assert isinstance(AssumedCode().fit(request), BuiltIn)

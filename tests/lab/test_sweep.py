@@ -33,7 +33,7 @@ from pidurable_nb.lab.verdict_check import NOTHING, acted, disagreements
 from pidurable_nb.lab.world import append
 from pidurable_nb.store.stranger import StoreFile
 
-ALLOWED_TWICE = {"two-orders", "checkout", "fix-the-cell", "restart-storm"}
+ALLOWED_TWICE = {"two-orders", "checkout", "fix-the-cell", "restart-storm", "refund", "overnight", "approval"}
 """The scenarios with effects that their authors chose to happen at least once."""
 
 
