@@ -144,7 +144,7 @@ class Call(Injected):
         Durability: this value, or a later one, is stored on return; behind a call that shows no progress, with its end.
         """
         self.check("details")
-        self.detailed = detach(value, at="$.details")
+        self.detailed = detach(value, at="details", held=True)
         if self.changed is self.nothing:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -317,11 +317,14 @@ class Call(Injected):
         answer(self.take_waiting())
 
 
-def answer(waiting: Sequence[asyncio.Future[None]]) -> None:
-    """What they wait for has happened."""
+def answer(waiting: Sequence[asyncio.Future[None]], error: Exception | None = None) -> None:
+    """What they wait for has happened, or never will."""
     for waiter in waiting:
         if not waiter.done():
-            waiter.set_result(None)
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
 
 
 UNCHANGED_AGENT = AgentChange()

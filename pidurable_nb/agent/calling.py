@@ -99,7 +99,7 @@ async def _next_request(rt: Runtime, shop: Workshop, agent: Agent, ending: Endin
     if any(rt.engine.table.live_task(id) is not None for id in on if id != rt.id):
         return None
     if len(on) > 1:
-        pass  # the table is ahead of what is stored: what the others asked for is not yet
+        await rt.engine.session.settled()  # the table is ahead of what is stored: what the others asked for is not yet
     ended = [await rt.engine.session.task(id) for id in on if id != rt.id]
     if controls_of([record for record in ended if record is not None], len(on)).asks:
         return None

@@ -109,13 +109,18 @@ async def _store_progress(rt: Runtime, stored: ModelCall | NestedCall, call: Cal
     block = rt.engine.session.block(
         rt.subject, name="progress", conversation=rt.conversation, by_task=rt.id, laws=("V5",), text="progress"
     )
-    async with block as tx:
-        rt.gate()
-        draft = await tx.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
-        slot = live.slot_of(draft, rt.id, member_of(stored))
-        fields = call.progress_fields()
-        waiting = call.take_waiting()  # who reports while this is being stored waits for the next one
-        if slot is not None:
-            slot.update(fields)
+    waiting: list[asyncio.Future[None]] = []
+    try:
+        async with block as tx:
+            rt.gate()
+            draft = await tx.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
+            slot = live.slot_of(draft, rt.id, member_of(stored))
+            fields = call.progress_fields()
+            waiting = call.take_waiting()  # who reports while this is being stored waits for the next one
+            if slot is not None:
+                slot.update(fields)
+    except Exception as error:  # nothing is stored any more: nobody waits for it either
+        answer([*waiting, *call.take_waiting()], error)
+        raise
     answer(waiting)
     return len(dumps(fields))

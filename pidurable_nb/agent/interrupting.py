@@ -6,14 +6,14 @@ call's task ends failed. Nobody can say whether the tool had its effect; the res
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pidurable_nb.agent import live
 from pidurable_nb.agent.nesting import forget_nested, store_nested
 from pidurable_nb.agent.results import Ending, append_result, interrupted
-from pidurable_nb.agent.stored_call import NestedCall
+from pidurable_nb.agent.stored_call import NestedCall, nested_call
 from pidurable_nb.engine.transition import Finish, Reserve, advance
-from pidurable_nb.ids import EntryId, Json, JsonObject, TaskId
+from pidurable_nb.ids import EntryId, Json, JsonObject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.message import ToolCall, calls_of
 from pidurable_nb.records.task import TaskRecord
@@ -22,12 +22,12 @@ from pidurable_nb.session.transaction import Transaction
 
 def can_interrupt(record: TaskRecord) -> bool:
     """Whether a cut call can be settled from what is stored: its input names a call."""
-    return record.kind == "pi.tool" and (_asked(record) is not None or _nested(record) is not None)
+    return record.kind == "pi.tool" and (_asked(record) is not None or nested_call(record.input) is not None)
 
 
 async def interrupt(tx: Transaction, record: TaskRecord) -> None:
     """Write the interrupted result, close the call's slot, and end its task, all in this block (E3, O6)."""
-    nested = _nested(record)
+    nested = nested_call(record.input)
     if nested is not None:
         await _interrupt_nested(tx, record, nested)
         return
@@ -67,15 +67,6 @@ def _asked(record: TaskRecord) -> tuple[EntryId, str] | None:
             return EntryId(assistant), call
         case _:
             return None
-
-
-def _nested(record: TaskRecord) -> NestedCall | None:
-    match record.input:
-        case {"kind": "nested", "parent": int(parent), "parentCallId": str(above), "key": str(key), "call": call}:
-            found = calls_of({"content": [{**call, "type": "toolCall"}]}) if isinstance(call, Mapping) else ()
-            if found:
-                return NestedCall(call=found[0], parent=TaskId(parent), parent_call=above, key=key, progress=True)
-    return None
 
 
 def _slot(draft: dict[str, Json], call: str) -> dict[str, Json]:

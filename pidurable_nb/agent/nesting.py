@@ -16,7 +16,7 @@ from pidurable_nb.agent.recovery import TOOL
 from pidurable_nb.agent.results import Ending
 from pidurable_nb.agent.rounds import CALL, TOOL_VERSION
 from pidurable_nb.agent.spending import spend_on_tool
-from pidurable_nb.agent.stored_call import NestedCall
+from pidurable_nb.agent.stored_call import NestedCall, nested_call
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.errors import KeyShared, ToolError
 from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, TaskId
@@ -59,7 +59,7 @@ async def call_nested(rt: Runtime, parent_call: str, name: str, arguments: JsonO
     Durability: the nested call is stored before it runs, with this key. Raises ToolError when it ends with an error,
     KeyShared when the key is that of another call (E6), NotJson.
     """
-    given = detach(arguments, at="arguments")
+    given = detach(arguments, at="arguments", held=True)
     found = await rt.engine.session.snapshot(NESTED, address(rt.id, key))
     task = _task_of(found)
     if task is None:
@@ -83,12 +83,13 @@ def _task_of(kept: JsonObject | None) -> TaskId | None:
 async def _check_same(rt: Runtime, task: TaskId, name: str, given: Json, key: str) -> None:
     """E6: the call that was made under this key, by this attempt or an earlier one, is this very call."""
     record = await rt.engine.session.task(task)
-    match record.input if record is not None else None:
-        case {"call": {"name": str(made), "arguments": kept}} if made != name or not same(kept, given):
-            raise KeyShared(
-                f"task {rt.id}: the nested call {key!r} was made of {made} with {dumps(kept)[:200]}, and now of {name} "
-                f"with {dumps(given)[:200]}; give each its own key, and keep in a memo what differs between attempts"
-            )
+    made = nested_call(record.input) if record is not None else None
+    if made is not None and (made.call.name != name or not same(made.call.arguments, given)):
+        raise KeyShared(
+            f"task {rt.id}: the nested call {key!r} was made of {made.call.name} with "
+            f"{dumps(made.call.arguments)[:200]}, and now of {name} with {dumps(given)[:200]}; "
+            "give each its own key, and keep in a memo what differs between attempts"
+        )
 
 
 async def _make(rt: Runtime, parent_call: str, name: str, given: Json, key: str) -> TaskId:

@@ -98,14 +98,17 @@ def ending_of(
     if cut is not None:
         said.append(cut.json())
     shown = output.details if output.details is not ABSENT else details
+    structured = output.structured
+    if not isinstance(structured, Absent):
+        structured = detach(structured, at="the result", held=True)
     return Ending(
         content=tuple(_object(block) for block in content),
         is_error=output.is_error,
-        details=ABSENT if shown is ABSENT else detach(shown, at="$.details"),
+        details=ABSENT if shown is ABSENT else detach(shown, at="details", held=True),
         diagnostics=tuple(said),
         usage=_object(output.usage) if output.usage is not None else None,
         control=control_of(output),
-        structured=output.structured,
+        structured=structured,
         duration_ms=duration_ms,
     )
 
@@ -186,7 +189,7 @@ def _diagnostic(item: JsonObject) -> Diagnostic:
 
 
 def _object(value: JsonObject) -> JsonObject:
-    copy = detach(value, at="$")
+    copy = detach(value, at="$", held=True)
     assert isinstance(copy, dict)
     return copy
 

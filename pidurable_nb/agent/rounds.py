@@ -90,7 +90,7 @@ def distinct(message: Message) -> Message:
 def plan_round(agent: Agent, message: Message, shown: Sequence[Message], shop: Workshop) -> RoundPlan:
     """What to do with the calls of an answer. `shown` is the context of its request: it says what was offered."""
     message = distinct(message)
-    offered = {tool.get("name") for tool in replay(shown).tools}
+    offered = {str(tool.get("name")) for tool in replay(shown).tools}
     hooked = any(named.hooks.before_tool is not None for named in agent.hooks)
     calls = tuple(_planned(call, call.name in offered, agent, hooked) for call in calls_of(message))
     called = (agent.tool(planned.call.name) for planned in calls if planned.offered)

@@ -53,14 +53,10 @@ async def stored_call(rt: Runtime) -> ModelCall | NestedCall:
 
 async def call_of(session: Session, id: TaskId, input: object) -> ModelCall | NestedCall:
     """The call that the input of a task names."""
+    nested = nested_call(input)
+    if nested is not None:
+        return nested
     match input:
-        case {"kind": "nested", "parent": int(parent), "parentCallId": str(above), "key": str(key), "call": call} if (
-            isinstance(call, Mapping)
-        ):
-            found = calls_of({"content": [{**call, "type": "toolCall"}]})
-            if found:
-                progress = isinstance(input, Mapping) and input.get("progress") is not False
-                return NestedCall(call=found[0], parent=TaskId(parent), parent_call=above, key=key, progress=progress)
         case {"assistant": int(assistant), "callId": str(asked)}:
             entry = await session.entry(EntryId(assistant))
             for message in (entry.entry.model or ()) if entry is not None else ():
@@ -70,3 +66,18 @@ async def call_of(session: Session, id: TaskId, input: object) -> ModelCall | Ne
         case _:
             pass
     raise StorageRequestError(f"task {id}: the store holds no call that its input names: {input!r}"[:500])
+
+
+def nested_call(input: object) -> NestedCall | None:
+    """The call that a call made; None for a call of a model, and for what is none."""
+    match input:
+        case {"kind": "nested", "parent": int(parent), "parentCallId": str(above), "key": str(key), "call": call} if (
+            isinstance(call, Mapping)
+        ):
+            found = calls_of({"content": [{**call, "type": "toolCall"}]})
+            progress = isinstance(input, Mapping) and input.get("progress") is not False
+            for one in found:
+                return NestedCall(call=one, parent=TaskId(parent), parent_call=above, key=key, progress=progress)
+        case _:
+            pass
+    return None

@@ -55,6 +55,7 @@ def _lines(shown: Shown) -> Iterator[str]:
     for effect, asked in shown.effects.items():
         applied = f", applied {shown.applied[effect]}" if effect in shown.applied else ""
         counts.append(f"{effect} {asked}{applied}")
+    counts += [f"{line} {times} in the books" for line, times in shown.applied.items() if line not in shown.effects]
     yield from textwrap.wrap("; ".join(counts), WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 7)
     yield from (f"       {sentence}" for sentence in shown.broken)
     yield ""

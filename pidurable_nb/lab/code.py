@@ -80,23 +80,32 @@ def load_code(module: str) -> Loaded:
 def collect(module: ModuleType, *, name: str) -> Loaded:
     """What a module that is imported already holds. Names that start with an underscore are its own affair."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-    values = tuple({id(value): value for value in public.values()}.values())
-    scenarios = [value for value in values if isinstance(value, Scenario) and value.module == module.__name__]
-    scenario = scenarios[0] if len(scenarios) == 1 else None
-    given = scenario.program() if scenario is not None else Program()
-    settings = _settings(public.get("settings"), name)
-    extensions = _extensions(public, name) or given.extensions
+    scenarios = {id(value): value for value in public.values() if isinstance(value, Scenario)}
+    own = [scenario for scenario in scenarios.values() if scenario.module == module.__name__]
+    scenario = own[0] if len(own) == 1 else None
+    program = program_in(public, name=name, given=scenario.program() if scenario is not None else None)
+    world = next((value for value in public.values() if isinstance(value, World)), None)
+    return Loaded(name=name, program=program, world=world, scenario=scenario)
+
+
+def program_in(names: Mapping[str, object], *, name: str, given: Program | None = None) -> Program:
+    """What these names hold, added to what is `given`. `extensions` and `models` may list theirs; else each counts.
+
+    Raises: CodeNotLoaded for a list that holds something else, and for settings that are none.
+    """
+    base = given if given is not None else Program()
+    values = tuple({id(value): value for value in names.values()}.values())
+    extensions = _listed(names, "extensions", _is_extension, name) or base.extensions
     theirs = {tool for extension in extensions for tool in extension.tools}
-    tools = (*given.tools, *(value for value in values if isinstance(value, Tool) and value not in theirs))
-    program = Program(
-        tasks=tuple(dict.fromkeys((*(value for value in values if _is_task(value)), *given.tasks))),
+    tools = (*base.tools, *(value for value in values if isinstance(value, Tool) and value not in theirs))
+    settings = _settings(names.get("settings"), name)
+    return Program(
+        tasks=tuple(dict.fromkeys((*(value for value in values if _is_task(value)), *base.tasks))),
         tools=tuple(dict.fromkeys(tools)),
         extensions=extensions,
-        models=_models(public, name) or given.models,
-        settings=settings if settings is not None else given.settings,
+        models=_listed(names, "models", _is_model, name) or base.models,
+        settings=settings if settings is not None else base.settings,
     )
-    world = next((value for value in values if isinstance(value, World)), None)
-    return Loaded(name=name, program=program, world=world, scenario=scenario)
 
 
 def _is_task(value: object) -> TypeGuard[type[Phase[object]]]:
@@ -113,17 +122,11 @@ def _settings(value: object, name: str) -> Settings | None:
     raise CodeNotLoaded(f"settings of {name} is a {type(value).__name__}; make it a Settings, or give it another name")
 
 
-def _models(public: Mapping[str, object], name: str) -> tuple[Model, ...]:
-    """The models that the module lists, else those that have names of their own in it."""
-    if "models" in public:
-        return _each(public["models"], "models", _is_model, name)
-    return tuple({id(value): value for value in public.values() if _is_model(value)}.values())
-
-
-def _extensions(public: Mapping[str, object], name: str) -> tuple[Extension, ...]:
-    if "extensions" in public:
-        return _each(public["extensions"], "extensions", _is_extension, name)
-    return tuple({id(value): value for value in public.values() if _is_extension(value)}.values())
+def _listed(names: Mapping[str, object], what: str, fits: Callable[[object], TypeGuard[T]], name: str) -> tuple[T, ...]:
+    """Those that `what` lists, else those that have names of their own."""
+    if what in names:
+        return _each(names[what], what, fits, name)
+    return tuple({id(value): value for value in names.values() if fits(value)}.values())
 
 
 def _is_extension(value: object) -> TypeGuard[Extension]:

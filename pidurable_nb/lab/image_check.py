@@ -2,7 +2,7 @@
 
 The files of one image become those of the next by writing the blocks that differ; nothing that recovery or closing
 writes reaches them. What was seen once is not looked at again: neither an image with the same bytes, nor a database
-that recovers to the same pages. Never runs code of a scenario.
+that recovers to the same frames or pages. Never runs code of a scenario.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ class Checker:
         self._fits = fits if fits is not None else recording.contents().fits
         self._scratch = Scratch(folder)
         self._by_bytes: dict[int, _Seen] = {}
+        self._by_log: dict[tuple[int, bytes], _Seen] = {}
         self._by_pages: dict[bytes, _Seen] = {}
         self._closing = False
         self._touched: set[str] = set()
@@ -155,7 +156,7 @@ class Checker:
         try:
             connection = sqlite3.connect(self._uri, uri=True, isolation_level=None)
             try:
-                return self._recovered(connection)
+                return self._recovered(connection, image)
             finally:
                 self._closing = True
                 connection.close()
@@ -167,19 +168,41 @@ class Checker:
                 self._scratch.forget(name)
             self._touched.clear()
 
-    def _recovered(self, connection: sqlite3.Connection) -> _Seen:
-        connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log then needs no file
-        pages = None
+    def _recovered(self, connection: sqlite3.Connection, image: Image) -> _Seen:
+        connection.execute("PRAGMA schema_version").fetchone()  # the first read recovers
+        log = self._log_key(image)
+        if log is not None and log in self._by_log:
+            return self._by_log[log]
+        pages: bytes | None = None
         with contextlib.suppress(sqlite3.Error, MemoryError):
             pages = digest(connection)
-        if pages is not None and pages in self._by_pages:
-            return self._by_pages[pages]
-        self.read += 1
-        unsound = integrity(connection)
-        seen = _Seen(None, f"integrity_check says {unsound}") if unsound else self._fitting(self._reader(connection))
+        seen = self._by_pages.get(pages) if pages is not None else None
+        if seen is None:
+            self.read += 1
+            unsound = integrity(connection)
+            seen = (
+                _Seen(None, f"integrity_check says {unsound}") if unsound else self._fitting(self._reader(connection))
+            )
         if pages is not None:
             self._by_pages[pages] = seen
+        if log is not None:
+            self._by_log[log] = seen
         return seen
+
+    def _log_key(self, image: Image) -> tuple[int, bytes] | None:
+        """What decides all pages: the database file, and the frames that SQLite took from the log when it recovered.
+
+        Their number, the checksum over them, and the salts are in the index that recovery made. None where no log was
+        recovered, but perhaps a journal.
+        """
+        if f"{self._store}-journal" in image.blocks:
+            return None
+        try:
+            with open(self._scratch.folder / f"{self._store}-shm", "rb") as index:
+                header = index.read(_INDEX_HEADER.stop)
+        except FileNotFoundError:
+            return None
+        return hash(image.blocks.get(self._store)), header[_INDEX_HEADER]
 
     def _fitting(self, found: Content) -> _Seen:
         if self._fits(found):
@@ -194,8 +217,10 @@ class Checker:
         return None
 
 
-_LEFT: Final = ("-wal", "-journal")
-"""What opening may leave beside a database, empty."""
+_LEFT: Final = ("-wal", "-journal", "-shm")
+"""What opening may leave beside a database."""
+_INDEX_HEADER: Final = slice(12, 40)
+"""Of a log's index: page size, frames, pages, checksum over the frames, salts."""
 
 
 def check(image: Image, recording: Recording, *, reader: Reader = content) -> Finding:

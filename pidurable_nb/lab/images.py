@@ -202,8 +202,10 @@ class _Trunk:
                 state = self._disk.safe.copy()
                 items: list[Item] = _CHOOSE[word](pending, argument, seed)
             else:
-                place, _, cut = argument.partition("+")
+                place, torn, cut = argument.partition("+")
                 at = int(place)
+                if bool(torn) != (word in ("head", "tail")):
+                    raise ValueError("a torn write is named with the place of its cut, and nothing else is")
                 if not 0 <= at <= len(pending) - (word != "keep"):
                     raise ValueError(f"{len(pending)} operations were pending")
                 state = self._first(at)
@@ -259,6 +261,8 @@ def _subset(pending: list[Item], argument: str, seed: str) -> list[Item]:
 def _from(pending: list[Item], argument: str, seed: str) -> list[Item]:
     """All but the first so many; names are kept, or nothing would be left to see."""
     at = int(argument)
+    if not 0 <= at <= len(pending):
+        raise ValueError(f"{len(pending)} operations were pending")
     return [*(item for item in pending[:at] if isinstance(item, Link | Unlink)), *pending[at:]]
 
 

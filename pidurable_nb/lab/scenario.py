@@ -264,6 +264,9 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "refund": "refund",
     "overnight": "overnight",
     "approval": "approval",
+    "support-desk": "support_desk",
+    "subagent": "subagent",
+    "alarm": "alarm",
 }
 """The module of each built-in scenario, in the order of a demonstration."""
 

@@ -282,7 +282,7 @@ def _aside(part: Said) -> str:
         case "arriving":
             return part.why or "…"
         case "cut":
-            return "cut off; it is kept, and no part of what follows"
+            return "cut off; it is kept, and left out of later requests"
         case "failed":
             return f"failed: {cut(part.why, 400)}" if part.why else ""
         case _:

@@ -35,8 +35,8 @@ def saying(message: Message, diagnostics: Sequence[JsonObject] = ()) -> Sequence
             found.append(f"{word} {', '.join(names)}")
     sections = message.get("sections")
     if isinstance(sections, Mapping):
-        found += [f"{name}: {text}" for name, text in sections.items() if isinstance(text, str)]
-    return found
+        found += [f"{name}: {text if isinstance(text, str) else 'no more'}" for name, text in sections.items()]
+    return found or (["the prompt is empty"] if role_of(message) == "system" else [])
 
 
 def result_text(message: Message, diagnostics: Sequence[JsonObject]) -> str:

@@ -11,7 +11,7 @@ from typing import Final, TypeGuard
 from IPython.core.error import UsageError
 
 from pidurable_nb.agent.harness import Harness
-from pidurable_nb.engine.phase import Phase
+from pidurable_nb.lab.code import program_in
 from pidurable_nb.lab.scenario import EffectPolicy, Facts, Roots, Scenario
 from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, quiet
 
@@ -48,28 +48,31 @@ def module_of(module: ModuleType, name: str) -> Scenario:
 def scenario_of(names: dict[str, object], name: str) -> Scenario:
     """The scenario that a cell describes: its own `Scenario` of that name, else one made of its functions.
 
-    A cell needs its tasks and `async def begin(harness)`; `attend`, `invariants`, `kill_point` and `policy` as
-    Scenario has them. Raises UsageError when it has no task or no begin.
+    A cell needs a task or a model, and `async def begin(harness)`; `attend`, `invariants`, `kill_point`, `policy` and
+    `asks` as Scenario has them. Raises UsageError when it has no code or no begin.
     """
     own = next((value for value in names.values() if isinstance(value, Scenario) and value.name == name), None)
     if own is not None:
         return own
-    tasks = [
-        value
-        for value in names.values()
-        if isinstance(value, type) and issubclass(value, Phase) and value._task is not None
-    ]
-    begin = names.get("begin")
-    if not tasks or not _is_begin(begin):
-        missing = "no task: write a phase with task=" if not tasks else "no begin: write async def begin(harness)"
+    public = {key: value for key, value in names.items() if not key.startswith("_")}
+    program, begin = program_in(public, name=name), names.get("begin")
+    code = program.tasks or program.models
+    if not code or not _is_begin(begin):
+        lacks = "no task and no model: write a phase with task=, or a Scripted(...)"
+        missing = lacks if not code else "no begin: write async def begin(harness)"
         raise UsageError(f"%%pi scenario {name}: the cell has {missing}")
     kill_point, policy = names.get("kill_point"), names.get("policy")
     made = Scenario(
         name=name,
         title=_title(names),
         module=str(names["__name__"]),
-        tasks=lambda: tasks,
+        tasks=lambda: program.tasks,
+        tools=lambda: program.tools,
+        extensions=lambda: program.extensions,
+        models=lambda: program.models,
+        settings=program.settings,
         begin=begin,
+        asks=names.get("asks") is True,
         kill_point=kill_point if isinstance(kill_point, str) else None,
     )
     attend, invariants = names.get("attend"), names.get("invariants")

@@ -14,18 +14,22 @@ from pidurable_nb.ids import MAX_INTEGER, Json
 MAX_DEPTH = 200
 """How deep a value may nest: less than a record may, and far from where any reader or walker of values overflows."""
 
+HOLDERS = 8
+"""Levels that records and documents put above a value which they hold, with room to spare."""
+
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
-def detach(value: object, *, at: str = "$") -> Json:
+def detach(value: object, *, at: str = "$", held: bool = False) -> Json:
     """A deep copy of `value` that is plain JSON: `dict` with `str` keys, `list`, `str`, `int`, `float`, `bool`, `None`.
 
     Tuples become lists, mappings become dicts. Lone surrogates are kept; two that make up one character become it, as
     they would when the store is read again. Types are exact: an enum or a numpy float is what its author makes of it.
 
     Raises: NotJson, whose `at` is the path of the first value that is none: NaN or an infinity, an integer beyond
-    2^53-1 either way, a key that is no string, a foreign object, a cycle, nesting deeper than `MAX_DEPTH`. Laws: C7.
+    2^53-1 either way, a key that is no string, a foreign object, a cycle, nesting deeper than `MAX_DEPTH`; for what is
+    to be `held` in a record, so deep that the record would be. Laws: C7.
 
     >>> detach({"tries": (1, 2)})
     {'tries': [1, 2]}
@@ -35,7 +39,7 @@ def detach(value: object, *, at: str = "$") -> Json:
     pidurable_nb.errors.NotJson: $.items[1].rate: nan is no JSON number; store None or leave it out
     """
     try:
-        return _copy(value, MAX_DEPTH)
+        return _copy(value, MAX_DEPTH - HOLDERS if held else MAX_DEPTH)
     except _Unfit as unfit:
         problem, path = unfit.problem, unfit.path[::-1]
     if problem is _TOO_DEEP:

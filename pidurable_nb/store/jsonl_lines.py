@@ -85,7 +85,7 @@ def checksum(data: bytes) -> str:
 def sealed(body: str) -> bytes:
     """A line of `main.jsonl`."""
     data = body.encode()
-    return b"".join((_HEAD, checksum(data).encode(), _MIDDLE, data, b"}\n"))
+    return b"".join((_sealed_head(data), data, b"}\n"))
 
 
 def opening_line(line: Opening) -> bytes:
@@ -133,11 +133,14 @@ def task_line(*, seq: Seq, text: str) -> bytes:
 
 def unsealed(line: bytes) -> bytes | None:
     """The text of a line of `main.jsonl`, given without its newline; None when it is not what was written."""
-    if not (line.startswith(_HEAD) and line.endswith(b"}")):
+    if not line.endswith(b"}"):
         return None
     body = line[_BODY_AT:-1]
-    given = line[len(_HEAD) : _BODY_AT - len(_MIDDLE)]
-    return body if given == checksum(body).encode() else None
+    return body if line[:_BODY_AT] == _sealed_head(body) else None
+
+
+def _sealed_head(body: bytes) -> bytes:
+    return b"".join((_HEAD, checksum(body).encode(), _MIDDLE))
 
 
 def begun(data: bytes) -> bool:

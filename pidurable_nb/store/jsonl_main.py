@@ -98,14 +98,15 @@ def _unknown(path: Path, start: int, bad: BadRecord, before: list[MainLine]) -> 
 def _check_tail(path: Path, data: bytes, good: _Good) -> None:
     """Raise unless what is behind the good lines is a torn tail."""
     bad = good.end
+    behind = _behind(data, bad)
     if not good.lines:
         if len(data) <= MOST_BEGUN and begun(data):
             return
-        if not ours(data):
+        if not ours(data) and not behind.lines:
             raise NotAStore(f"{named(path)} is no main.jsonl of a store; name the folder of a store", path=path)
-    behind = _behind(data, bad)
     synced = max(good.synced, behind.synced)
-    torn = b"\n" not in data[bad:] or good.fsync
+    # A whole line with another byte where its newline belongs was written to its end, and changed since.
+    torn = good.fsync or (b"\n" not in data[bad:] and unsealed(data[bad:-1]) is None)
     if good.lines and torn and bad >= synced:
         return
     last = max((line.seq for line in good.lines if isinstance(line, Marker)), default=0)

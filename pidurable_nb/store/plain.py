@@ -60,4 +60,4 @@ def integrity(connection: sqlite3.Connection) -> str | None:
 
 def digest(connection: sqlite3.Connection) -> bytes:
     """A digest of all pages, those in the log included, as the connection sees them. Raises: sqlite3.Error."""
-    return hashlib.blake2b(connection.serialize(), digest_size=16).digest()
+    return hashlib.sha256(connection.serialize()).digest()

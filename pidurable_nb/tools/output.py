@@ -98,9 +98,15 @@ def _checked(output: Output, tool: str) -> Output:
     given = output.content
     try:
         content = given if given is None or type(given) is str else _blocks(given, at="Output.content")
-        details = output.details if isinstance(output.details, Absent) else detach(output.details, at="Output.details")
+        details = (
+            output.details
+            if isinstance(output.details, Absent)
+            else detach(output.details, at="Output.details", held=True)
+        )
         structured = output.structured
-        structured = structured if isinstance(structured, Absent) else detach(structured, at="Output.structured")
+        structured = (
+            structured if isinstance(structured, Absent) else detach(structured, at="Output.structured", held=True)
+        )
         usage = None if output.usage is None else _object(output.usage, at="Output.usage")
         _check_members(output.diagnostics, Diagnostic, at="Output.diagnostics")
         _check_members(output.add_tools, str, at="Output.add_tools")
@@ -132,7 +138,7 @@ def _blocks(given: object, *, at: str) -> tuple[JsonObject, ...]:
 
 
 def _object(value: object, *, at: str) -> JsonObject:
-    found = detach(value, at=at)
+    found = detach(value, at=at, held=True)
     if not isinstance(found, Mapping):
         raise TypeError(f"{at} is {_kind_of(value)}; it is a JSON object")
     return found

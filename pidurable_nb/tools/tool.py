@@ -71,9 +71,9 @@ class Tool:
         Raises: InvalidArguments, also when the repair fails.
         """
         try:
-            repaired = detach(arguments, at="arguments")
+            repaired = detach(arguments, at="arguments", held=True)
             if self.prepare is not None:
-                repaired = detach(self.prepare(repaired), at="arguments")
+                repaired = detach(self.prepare(repaired), at="arguments", held=True)
         except NotJson as error:
             raise InvalidArguments(f"the arguments do not fit {self.name}: {error}", tool=self.name) from error
         except Exception as error:  # the repair is anybody's code

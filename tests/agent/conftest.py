@@ -255,7 +255,8 @@ async def _sound(where: Conversation, mine: list[SubmissionRecord]) -> None:
                 pass
     assert len(set(placed)) == len(placed)
     assert all(id in entries for id in placed)
-    messages = [message for entry in entries.values() for message in entry.model or ()]
+    own = [entry for entry in entries.values() if entry.conversation == where.id]  # a fork may begin within a round
+    messages = [message for entry in own for message in entry.model or ()]
     called = [call.id for message in messages for call in calls_of(message) if stop_reason(message) == "toolUse"]
     given = [message["toolCallId"] for message in messages if role_of(message) == "toolResult"]
     assert sorted(map(str, given)) == sorted(called)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pidurable_nb import AgentChange, Answered, Extension, Harness, Json, Settings, Unanswered, tool
+from pidurable_nb import AgentChange, Answered, Extension, Harness, Settings, Unanswered, tool
 from pidurable_nb.agent.classifying import LONGEST_MS, Answers, Calls, Defers, GivesUp, Overflows, TryAgain, classify
 from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.extension import section
-from pidurable_nb.agent.hooking import HookApi, Hooks
+from pidurable_nb.agent.hooking import Compacting, Decline, HookApi, Hooks
 from pidurable_nb.agent.settings import Compaction, Retry
-from pidurable_nb.ids import JsonObject
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab import loop
 from pidurable_nb.models import (
     Attempts,
     Break,
     CallTools,
     Defer,
     Finished,
-    Model,
     ModelEvent,
     ModelRef,
     ModelRequest,
-    Raise,
     Say,
     Scripted,
     TextDelta,
@@ -36,6 +35,7 @@ from pidurable_nb.models import (
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.frozen import freeze
 from pidurable_nb.records.message import Message, calls_of, role_of, text_of
+from pidurable_nb.store.memory import MemoryStorage
 from tests.agent.conftest import START_MS, Lives, live_of, sound
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Broken:
                 raise RuntimeError("in the end")
 
 
-class Mute(Exception):  # noqa: N818
+class Mute(Exception):
     def __str__(self) -> str:
         raise ValueError
 
@@ -602,8 +602,6 @@ def test_g1_wherever_it_is_aborted_an_answer_leaves_one_aborted_entry_at_most() 
     for at in range(0, 3000, 150):
 
         async def main(at: int = at) -> None:
-            from pidurable_nb.store.memory import MemoryStorage
-
             async with Harness.open(MemoryStorage(), models=[long_answer()]) as h:
                 root = await h.root()
                 asked = await root.submit("go")
@@ -614,8 +612,6 @@ def test_g1_wherever_it_is_aborted_an_answer_leaves_one_aborted_entry_at_most() 
                 assert len(kept) == (1 if at >= 150 else len(kept))
                 assert isinstance(found, Answered) == (kept != [] and kept[0][0] == "stop")
                 await sound(h)
-
-        from pidurable_nb.lab import loop
 
         loop.run(main(), limit=200_000)
 
@@ -650,7 +646,7 @@ def test_g2_a_context_that_is_too_long_is_compacted_once_and_asked_again_without
             found = await ask(h, "q2")
             assert found.text == "x" * 400
             kinds = [entry.kind for entry in (await root.entries(order="ascending")).items]
-            assert kinds[-4:] == ["pi.user", "pi.assistant", "pi.compaction", "pi.assistant"]
+            assert kinds[-5:] == ["pi.user", "pi.assistant", "pi.compaction", "pi.system", "pi.assistant"]
             assert text_of((await root.context()).messages[0]).endswith("<summary>\nthe summary\n</summary>")
             await sound(h)
 
@@ -667,7 +663,7 @@ def test_g2_a_second_overflow_fails_honestly(memory: Home) -> None:
             found = await unanswered(h, "q")
             assert (found.reason, found.detail) == ("model_error", "400 prompt is too long: 9 tokens > 8")
             kinds = [entry.kind for entry in (await root.entries(order="ascending")).items][6:]
-            assert kinds == ["pi.user", "pi.assistant", "pi.compaction", "pi.assistant"]
+            assert kinds == ["pi.user", "pi.assistant", "pi.compaction", "pi.system", "pi.assistant"]
             await sound(h)
 
     memory.run(main())
@@ -675,8 +671,6 @@ def test_g2_a_second_overflow_fails_honestly(memory: Home) -> None:
 
 @pytest.mark.parametrize("why", ["nothing to compact", "declined", "off", "the summary fails"])
 def test_g2_an_overflow_that_cannot_be_compacted_fails_with_its_own_text(memory: Home, why: str) -> None:
-    from pidurable_nb.agent.hooking import Compacting, Decline
-
     async def decline(compacting: Compacting, api: HookApi) -> Decline:
         return Decline()
 
@@ -811,7 +805,10 @@ def test_v2_prompt_and_model_changes_between_turns_are_added_where_they_happen(h
             assert (await ask(h, "c")).text == "two"
             await root.configure(AgentChange(instructions=None))
             assert (await ask(h, "d")).text == "two"
-            shown = [[text_of(m) or m.get("sections") for m in request.messages] for request in (*one.requests, *two.requests)]
+            shown = [
+                [text_of(m) or m.get("sections") for m in request.messages]
+                for request in (*one.requests, *two.requests)
+            ]
 
             def said(text: str | None) -> Json:
                 return {"instructions": text and f"<instructions>\n{text}\n</instructions>"}
@@ -917,6 +914,3 @@ def test_g2_every_kind_of_answer_leads_to_one_thing() -> None:
     assert isinstance(classify(overflow, attempt=1, retry=Retry(), may_compact=False), GivesUp)
     assert isinstance(classify(busy, attempt=4, retry=Retry(), may_compact=True), GivesUp)
     assert isinstance(classify(busy, attempt=1, retry=Retry(retries=0), may_compact=True), GivesUp)
-
-
-Making = Callable[[], Model]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pidurable_nb import AgentChange, Answered, Call, Extension, Harness, Output, Settings, Unanswered, Written, tool
+from pidurable_nb import AgentChange, Answered, Extension, Output, Settings, Unanswered, Written, tool
 from pidurable_nb.agent import live
 from pidurable_nb.agent.admission import WriteDraft
 from pidurable_nb.agent.conversation import Conversation
@@ -232,7 +232,9 @@ def test_s4_a_boundary_places_writes_first_then_inputs_by_their_modes_each_in_id
             rest = found[first_answer + 1 :]
             left = [*(["user: s2"] if steering != "all" else [])]
             follows = ["user: f1", "user: f2"][: 2 if follow_up == "all" else 1]
-            together = sorted((*left, *follows), key=lambda text: ["user: f1", "user: s1", "user: f2", "user: s2"].index(text))
+            together = sorted(
+                (*left, *follows), key=lambda text: ["user: f1", "user: s1", "user: f2", "user: s2"].index(text)
+            )
             assert rest[: len(together)] == together
             assert [text for text in found if text == "user: f2"] == ["user: f2"]
             for record in await submissions_of(h):
@@ -311,7 +313,9 @@ def test_s4_a_reset_behind_an_answer_follows_it_and_the_input_is_answered(memory
 
 
 @pytest.mark.parametrize("handoff", ["go on there", None])
-def test_s4_a_round_that_ends_the_run_answers_with_the_call_and_acts_as_final(memory: Home, handoff: str | None) -> None:
+def test_s4_a_round_that_ends_the_run_answers_with_the_call_and_acts_as_final(
+    memory: Home, handoff: str | None
+) -> None:
     async def main() -> None:
         arguments: dict[str, Json] = {"text": handoff} if handoff is not None else {}
         model = Scripted.by(lambda request: CallTools(call("finish", **arguments)) if text_of(request.messages[-1]) == "end"
@@ -326,7 +330,14 @@ def test_s4_a_round_that_ends_the_run_answers_with_the_call_and_acts_as_final(me
             assert answered(await follow.wait()) == "ok"
             await h.wait_idle()
             cut = [f"reset: {handoff}"] if handoff is not None else []
-            assert await texts(root) == ["user: end", "assistant", "tool-result: over", *cut, "user: more", "assistant: ok"]
+            assert await texts(root) == [
+                "user: end",
+                "assistant",
+                "tool-result: over",
+                *cut,
+                "user: more",
+                "assistant: ok",
+            ]
             await sound(h)
 
     memory.run(main())
@@ -348,7 +359,12 @@ def test_s4_a_queued_head_before_the_active_range_is_stale_and_one_at_or_behind_
             same = await summary(root, ids[2], "cuts at 2 again")
             newer = await summary(root, ids[3], "cuts at 3")
             await h.wait_idle()
-            assert [await each.status() for each in (middle, older, same, newer)] == ["done", "unanswered", "done", "done"]
+            assert [await each.status() for each in (middle, older, same, newer)] == [
+                "done",
+                "unanswered",
+                "done",
+                "done",
+            ]
             assert await older.wait() == Unanswered(reason="stale")
             context = await root.context()
             assert text_of(context.messages[0]) == "cuts at 3"
@@ -429,7 +445,11 @@ def test_s4_a_failed_run_leaves_the_inbox_and_the_next_submission_runs_what_wait
             seen: list[Changes] = []
             h.engine.session.subscribe(seen.append)
             new = await root.submit("new")
-            assert [change.after.status for _, change in sorted(seen[0].submissions.items())] == ["placed", "done", "queued"]
+            assert [change.after.status for _, change in sorted(seen[0].submissions.items())] == [
+                "placed",
+                "done",
+                "queued",
+            ]
             assert len(seen[0].tasks) == 1
             assert await new.status() == "queued"
             assert answered(await waits.wait()) == "heard: waits"
@@ -624,5 +644,3 @@ def test_s3_attempts_that_fail_and_are_repeated_keep_the_conversation_busy(memor
             assert answered(await second.wait()) == "second"
 
     memory.run(main())
-
-

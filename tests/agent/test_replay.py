@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +15,16 @@ import pytest
 
 from pidurable_nb import Answered, Call, Done, Harness, Input, Json, Phase, Runtime, tool
 from pidurable_nb.agent import live
-from pidurable_nb.ids import ROOT
+from pidurable_nb.errors import SessionFailed, StorageError
+from pidurable_nb.ids import ROOT, Seq
 from pidurable_nb.models import CallTools, Say, Scripted, call
 from pidurable_nb.records.message import Diagnostic
+from pidurable_nb.records.transcript import Unanswered
+from pidurable_nb.store.memory import MemoryStorage
 from pidurable_nb.store.sqlite import SqliteStorage
+from pidurable_nb.store.storage import Commit
 from pidurable_nb.tools.tool import Replay
-from tests.agent.trial import Cut, Told, Trial, left, play, told
+from tests.agent.trial import Cut, Told, Trial, left, opened, play, told
 
 
 def asks(finds: list[Told]) -> Callable[[Harness], Awaitable[None]]:
@@ -242,3 +246,111 @@ def test_e2_e3_a_process_that_is_killed_in_a_call_or_behind_its_result_is_recove
         assert result.codes == ("interrupted",)
         assert result.text.startswith("on its way\n")
         assert json.loads(json.dumps(result.message["details"])) == {"at": 1}
+
+
+# -- a storage that fails ----------------------------------------------------------------------------------------------
+
+
+class Failing(MemoryStorage):
+    """A memory whose n-th commit fails, after it was stored or before."""
+
+    fails_at = 0
+    was_stored = False
+    commits = 0
+
+    async def commit(self, group: Sequence[Commit]) -> tuple[Seq, ...]:
+        self.commits += 1
+        if self.commits == self.fails_at:
+            if self.was_stored:
+                await super().commit(group)
+            raise StorageError("the disk is gone", stored="unknown" if self.was_stored else "no")
+        return await super().commit(group)
+
+
+@pytest.mark.parametrize("was_stored", [False, True], ids=["lost", "stored"])
+@pytest.mark.parametrize("replay", ["safe", "unsafe"])
+def test_b12_a_storage_that_fails_at_any_commit_ends_the_harness_and_the_next_opening_finishes(
+    replay: Replay, was_stored: bool
+) -> None:
+    ledger: list[str] = []
+
+    @tool(replay=replay)
+    async def pay(n: int, call: Call) -> str:
+        """Pay."""
+        ledger.append(f"begin {n}")
+        call.output("half\n")
+        await call.details(n)
+        return f"paid {n}"
+
+    async def live_once(store: MemoryStorage) -> list[Told] | None:
+        model = Scripted(CallTools(call("pay", n=1), call("pay", n=2), text="x"), Say("done"))
+        try:
+            async with opened(model, tools=[pay], store=store) as h:
+                root = await h.root()
+                settled = await (await root.submit("go", request_id="ask")).wait()
+                assert isinstance(settled, Answered)
+                await h.wait_idle()
+                return await told(root)
+        except (SessionFailed, StorageError):
+            return None
+
+    failed = 0
+    for fails_at in range(1, 100):
+        del ledger[:]
+        store = Failing()
+        store.fails_at, store.was_stored = fails_at, was_stored
+        first = play(live_once(store))
+        if first is not None:
+            break
+        failed += 1
+        store.fails_at = 0
+        found = play(live_once(store))
+        assert found is not None
+        assert sorted(str(each.message["toolCallId"]) for each in found) == ["call_1", "call_2"]
+        for n in (1, 2):
+            assert ledger.count(f"begin {n}") <= (2 if replay == "safe" else 1)
+        assert all(each.codes == () or (replay == "unsafe" and each.codes == ("interrupted",)) for each in found)
+    assert failed >= 7
+
+
+# -- a tool that kills its process -------------------------------------------------------------------------------------
+
+
+def test_t9_a_call_that_kills_every_process_is_parked_and_an_abort_gives_it_its_result() -> None:
+    finds: list[Told] = []
+    trial = Trial(asks(finds))
+
+    @tool(replay="safe")
+    async def poison() -> str:
+        """Poison."""
+        trial.did("begin")
+        await asyncio.sleep(1)
+        return "survived"
+
+    trial.tools, trial.models = [poison], [Scripted(CallTools(call("poison")), Say("done"))]
+
+    def dies(after: Cut | None) -> Cut:
+        before = len(after.ledger) if after is not None else 0
+        found = [death for death in trial.live(after) if isinstance(death, Cut) and len(death.ledger) > before]
+        return found[0]
+
+    death = dies(None)
+    for restarts in range(1, 5):
+        death = dies(death)
+        assert death.ledger == ("begin",) * (restarts + 1)
+        assert left(death).calls("execute")[0].restarts == restarts
+
+    async def parked(h: Harness) -> None:
+        root = await h.root()
+        asked = await root.submit("go", request_id="ask")
+        await asyncio.sleep(60)
+        (verdict,) = [found for found in await h.verdicts() if found.task.kind == "pi.tool"]
+        assert verdict.name == "parked"
+        await root.abort()
+        assert isinstance(await asked.wait(), Unanswered)
+        (found,) = await told(root)
+        assert found.codes == ("aborted",)
+
+    trial.story = parked
+    trial.live(death)
+    assert trial.ledger == ["begin"] * 5

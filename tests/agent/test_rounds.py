@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 
-from pidurable_nb import AgentChange, Answered, Extension, Harness, Output, tool
+from pidurable_nb import AgentChange, Answered, Call, Extension, Harness, Output, tool
 from pidurable_nb.agent import live
 from pidurable_nb.agent.hooking import HookApi, Hooks
 from pidurable_nb.agent.settings import Settings
@@ -19,6 +22,7 @@ from pidurable_nb.models.model import ArgumentsDelta, CallStart, Finished, Model
 from pidurable_nb.records.message import calls_of, items, role_of, text_of
 from pidurable_nb.records.transcript import Unanswered
 from pidurable_nb.tools.tool import Tool
+from tests.agent.conftest import Interrupter, sound
 from tests.agent.trial import Told, Trial, answer_to, kinds, opened, play, told
 
 
@@ -412,3 +416,118 @@ def test_c7_ten_megabytes_of_arguments_are_stored_with_the_intent_and_reach_the_
             assert found.text == "10000000"
 
     play(main())
+
+
+# -- at any moment -----------------------------------------------------------------------------------------------------
+
+
+def busy_tools(trace: list[str]) -> list[Tool]:
+    """A slow tool, one that calls it twice, and one that raises."""
+
+    @tool(replay="safe")
+    async def slow(n: int, call: Call) -> str:
+        """Slow."""
+        trace.append(f"begin {n}")
+        call.output("working\n")
+        await asyncio.sleep(n)
+        trace.append(f"end {n}")
+        return f"slow {n}"
+
+    @tool()
+    async def outer(call: Call) -> str:
+        """Outer."""
+        await asyncio.gather(*(call.run_tool("slow", {"n": n}, key=f"n{n}") for n in (1, 2)))
+        return "outer"
+
+    @tool()
+    async def raises() -> str:
+        """Raise."""
+        raise ToolError("no")
+
+    return [slow, outer, raises]
+
+
+BUSY = CallTools(call("slow", n=1), call("outer"), call("raises"), call("missing"), text="calling")
+
+
+async def disturbed(h: Harness, model: Scripted, probe: Interrupter, at: int) -> str | None:
+    """How a round ends that is disturbed there: every call has one result, nothing lives, the next input is answered.
+
+    None when it had ended before.
+    """
+    root = await h.root()
+    probe.passed, probe.at = 0, at
+    asked = await root.submit("go")
+    settled = await asked.wait()
+    await h.wait_idle()
+    probe.at = -1
+    if probe.acting is None:
+        return None
+    await probe.acting
+    await sound(h)
+    assert await h.tasks(live=True) == ()
+    found = await told(root)
+    assert len({str(each.message["toolCallId"]) for each in found}) == len(found)
+    assert await answer_to(h, "next") == "answered"
+    called = [each.id for m in model.requests[-1].messages for each in calls_of(m)]
+    given = [m["toolCallId"] for m in model.requests[-1].messages if role_of(m) == "toolResult"]
+    assert called == given
+    return "done" if isinstance(settled, Answered) else settled.reason
+
+
+def at_any_moment(
+    act: Callable[[Harness], Awaitable[None]], *, extensions: Sequence[Extension], settings: Settings
+) -> Counter[str]:
+    """How the round ends, disturbed at each place in turn that it passes."""
+    ends: Counter[str] = Counter()
+
+    async def main(at: int) -> str | None:
+        harness: list[Harness] = []
+
+        async def acting() -> None:
+            await act(harness[0])
+
+        model, probe = scripted(), Interrupter(-1, acting)
+        async with opened(model, extensions=extensions, settings=replace(settings, probe=probe)) as h:
+            harness.append(h)
+            return await disturbed(h, model, probe, at)
+
+    at = 0
+    while (end := play(main(at))) is not None:
+        ends[end] += 1
+        at += 1
+    return ends
+
+
+def scripted() -> Scripted:
+    def answer(request: ModelRequest) -> Say | CallTools:
+        last = request.messages[-1]
+        return BUSY if role_of(last) == "user" and text_of(last) == "go" else Say("answered")
+
+    return Scripted.by(answer)
+
+
+@pytest.mark.parametrize("execution", ["parallel", "sequential"])
+def test_o2_an_abort_at_any_moment_leaves_nothing_that_runs_and_a_result_for_every_call(
+    execution: Literal["parallel", "sequential"],
+) -> None:
+    async def act(h: Harness) -> None:
+        await (await h.root()).abort()
+
+    tools = Extension("busy", tools=busy_tools([]))
+    ends = at_any_moment(act, extensions=[tools], settings=Settings(tool_execution=execution))
+    assert ends["aborted"] > 20
+    assert set(ends) <= {"aborted", "done"}
+
+
+def test_t8_a_tool_that_is_uninstalled_and_comes_back_at_any_moment_leaves_a_result_for_every_call() -> None:
+    tools = Extension("busy", tools=busy_tools([]))
+
+    async def act(h: Harness) -> None:
+        h.uninstall("busy")
+        await asyncio.sleep(0.5)
+        h.install(tools)
+
+    ends = at_any_moment(act, extensions=[tools], settings=Settings())
+    assert ends["done"] > 20
+    assert set(ends) == {"done"}

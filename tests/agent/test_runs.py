@@ -82,7 +82,9 @@ def named(changes: Changes) -> str:
     tasks: list[str] = []
     for _, change in sorted(changes.tasks.items()):
         after = change.after
-        state = after.phase if isinstance(after.state, stored.Running) else f"{after.status} {after.phase or ''}".strip()
+        state = (
+            after.phase if isinstance(after.state, stored.Running) else f"{after.status} {after.phase or ''}".strip()
+        )
         tasks.append(f"{after.kind.removeprefix('pi.')} {state}")
     return f"{' '.join(kinds) or '-'} | {', '.join(tasks)}"
 
@@ -193,9 +195,16 @@ def test_c2_a_prompt_that_changes_splits_result_and_next_request(memory: Home) -
 def test_c2_only_the_last_of_parallel_siblings_carries_the_next_request(memory: Home) -> None:
     found = commits_of(memory, calls=("a", "b"))
     assert found[2] == "assistant | generation waiting tools, tool execute, tool execute"
-    assert found[3:] in (
-        ["tool-result | tool terminal", FIVE[3], FIVE[4]],  # one ends before the other
-        ["tool-result | tool terminal", "tool-result | tool terminal", *SPLIT_RESULT[4:]],  # both see each other live
+    assert (
+        found[3:]
+        in (
+            ["tool-result | tool terminal", FIVE[3], FIVE[4]],  # one ends before the other
+            [
+                "tool-result | tool terminal",
+                "tool-result | tool terminal",
+                *SPLIT_RESULT[4:],
+            ],  # both see each other live
+        )
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pidurable_nb import Call, Done, Extension, Harness, Input, Output, Phase, Runtime, tool
+from pidurable_nb import Call, Done, Extension, Harness, Input, Json, Output, Phase, Runtime, tool
 from pidurable_nb.agent import live
-from pidurable_nb.agent.hooking import HookApi, Hooks
+from pidurable_nb.agent.hooking import HookApi, Hooks, Replace
 from pidurable_nb.errors import ToolError, ToolRefused
 from pidurable_nb.ids import ROOT, JsonObject
 from pidurable_nb.models import CallTools, Say, Scripted, call
@@ -143,7 +143,7 @@ def test_c7_an_output_that_cannot_be_stored_is_an_error_of_the_call(output: Outp
 
 def test_c7_what_cannot_be_reported_is_refused_at_the_call_that_reports_it() -> None:
     async def body(call: Call) -> str:
-        with pytest.raises(Exception, match=r"\$\.details"):
+        with pytest.raises(Exception, match="details"):
             await call.details({"x": float("nan")})
         with pytest.raises(Exception, match="None is not a value"):
             await call.memo("app.x", None)  # type: ignore[type-var]
@@ -159,6 +159,79 @@ def test_c7_what_cannot_be_reported_is_refused_at_the_call_that_reports_it() -> 
         return "ok"
 
     assert of(body).text == "ok"
+
+
+def deep(levels: int) -> Json:
+    value: Json = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("levels", [100, 192, 193, 197, 198, 199, 200, 201, 5000])
+def test_c7_values_that_are_nested_too_deep_for_what_holds_them_are_errors_of_the_call(levels: int) -> None:
+    async def details(call: Call) -> str:
+        await call.details(deep(levels))
+        return "ok"
+
+    async def of_output(call: Call) -> object:
+        return Output(content="ok", details=deep(levels))
+
+    async def block(call: Call) -> object:
+        return Output(content=[{"type": "odd", "value": deep(levels)}])
+
+    async def before_tool(call: ToolCall, api: HookApi) -> Replace:
+        return Replace({"x": deep(levels)})
+
+    async def after_tool(call: ToolCall, result: Output, api: HookApi) -> Output:
+        return Output(content="ok", details=deep(levels))
+
+    @tool(replay="safe")
+    async def takes(x: Json) -> str:
+        """Take."""
+        return "ok"
+
+    for body in (details, of_output, block):
+        codes = of(body).codes
+        assert codes in ((), ("tool_error",))
+        assert (codes == ()) == (levels <= 190) or 190 < levels <= 192
+
+    async def main(hooks: Hooks, codes: set[tuple[str | None, ...]]) -> None:
+        model = Scripted(CallTools(call("takes", x=1)), Say("done"))
+        async with opened(model, tools=[takes], extensions=[Extension("deep", hooks=hooks)]) as h:
+            assert await answer_to(h, "go") == "done"
+            (found,) = await told(await h.root())
+            assert found.codes in codes
+
+    play(main(Hooks(before_tool=before_tool), {()} if levels < 190 else {(), ("invalid_arguments",), ("blocked",)}))
+    play(main(Hooks(after_tool=after_tool), {()}))
+
+
+def test_c7_a_nested_call_with_what_is_too_deep_is_an_error_and_so_is_a_result() -> None:
+    levels = 195
+
+    @tool(replay="safe")
+    async def inner(x: Json, levels: int) -> Json:
+        """Inner."""
+        return deep(levels)
+
+    @tool()
+    async def outer(call: Call) -> str:
+        """Outer."""
+        with pytest.raises(Exception, match="deeper"):
+            await call.run_tool("inner", {"x": deep(levels), "levels": 1})
+        with pytest.raises(ToolError, match="deeper"):
+            await call.run_tool("inner", {"x": 1, "levels": levels})
+        assert await call.run_tool("inner", {"x": 1, "levels": 2}) == [[1]]
+        return "ok"
+
+    async def main() -> None:
+        async with opened(Scripted(CallTools(call("outer")), Say("done")), tools=[outer, inner]) as h:
+            assert await answer_to(h, "go") == "done"
+            (found,) = await told(await h.root())
+            assert found.text == "ok"
+
+    play(main())
 
 
 def test_e4_errors_that_cannot_even_say_what_they_are_and_very_long_ones_are_results() -> None:

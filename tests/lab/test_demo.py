@@ -62,6 +62,23 @@ def test_t9_the_storm_was_killed_five_times_and_then_parked(shown: dict[str, Sho
     assert storm.outcome == "neighbour completed, poison pending"
 
 
+def test_e3_refund_was_paid_once_and_foretold_to_be_interrupted(shown: dict[str, Shown]) -> None:
+    refund = shown["refund"]
+    assert refund.verdicts == ("wait", "interrupt")
+    assert refund.effects['refund(order="A-1017", cents=4200)'] == 1
+    assert refund.applied == {"pay back A-1017": 1}
+
+
+def test_e2_overnight_was_foretold_to_look_again(shown: dict[str, Shown]) -> None:
+    assert shown["overnight"].verdicts == ("wait", "replay")
+    assert shown["overnight"].effects['read_log(host="db-1")'] == 2
+
+
+def test_m1_approval_asked_nobody_again(shown: dict[str, Shown]) -> None:
+    assert shown["approval"].verdicts == ("wait", "rerun", "rerun")
+    assert shown["approval"].effects["decision on A-1017"] == 1
+
+
 def test_a_scenario_that_breaks_its_promise_is_not_ok(tmp_path: Path) -> None:
     ticker = builtin("ticker")
     with BankServer(), ForkServer(["pidurable_nb.lab.run", "pidurable_nb.store.sqlite"]) as server:

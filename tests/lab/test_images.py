@@ -64,7 +64,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Durability],
     def get(durability: Durability) -> Recording:
         if durability not in known:
             folder = tmp_path_factory.mktemp(durability)
-            work = scribes(many=2, pages=100)
+            work = scribes(many=2, pages=85)
             known[durability] = record(work, folder, durability=durability, wal_limit_pages=WAL_LIMIT)
         return known[durability]
 
@@ -99,7 +99,7 @@ def test_a_recording_holds_commits_barriers_and_many_folds_of_the_log(
 ) -> None:
     for durability in DURABILITIES:
         recording = recorded(durability)
-        assert len(recording.told) > 230
+        assert len(recording.told) > 190
         assert sum(told.barrier for told in recording.told) > 20
         assert len([fold for fold in recording.folds() if len(fold) >= 2]) > 10
         assert [told.newest for told in recording.told] == list(range(len(recording.told)))
@@ -152,13 +152,13 @@ def test_kill_images_are_what_a_freeze_leaves_to_the_byte_and_torn_ones_what_a_c
     (tmp_path / "whole").mkdir()
     recording = record(scribes(many=2, pages=12), tmp_path / "whole", wal_limit_pages=30)
     assert len([fold for fold in recording.folds() if len(fold) == 3]) >= 3
-    for op in recording.ops[5::37]:
+    for op in recording.ops[5::67]:
         made = image(recording, f"kill@{op.n - 1}")
         assert left_by(tmp_path / f"{op.n}", op.n, None) == made.files
         assert made.files == {name: data for name, data in replay(recording.ops[: op.n - 1]).items() if data}
     torn = [each for each in kill_images(recording) if "+" in each.name]
     assert len(torn) > 50
-    for each in torn[3::41]:
+    for each in torn[3::61]:
         n, _, cut = each.name.removeprefix("kill@").partition("+")
         assert left_by(tmp_path / each.name, int(n), int(cut)) == each.files
 
@@ -168,9 +168,9 @@ def test_c2_a_kill_loses_nothing_acknowledged_under_any_durability(
     recorded: Callable[[Durability], Recording], durability: Durability
 ) -> None:
     recording = recorded(durability)
-    found = outcomes(recording, kill_images(recording, behind=spread(recording, 12)))
+    found = outcomes(recording, kill_images(recording, behind=spread(recording, 40)))
     assert set(found) == {"as_promised"}
-    assert found["as_promised"] > 150
+    assert found["as_promised"] > 80
 
 
 # Power cuts.
@@ -180,33 +180,33 @@ def test_e5_a_power_cut_loses_no_acknowledged_commit_under_durability_power(
     recorded: Callable[[Durability], Recording],
 ) -> None:
     recording = recorded("power")
-    found = outcomes(recording, power_images(recording, behind=spread(recording, 25), effort=Effort(per_op=8)))
+    found = outcomes(recording, power_images(recording, behind=spread(recording, 60), effort=Effort(per_op=8)))
     assert set(found) == {"as_promised"}
-    assert found["as_promised"] > 300
+    assert found["as_promised"] > 200
 
 
 def test_e5_a_power_cut_loses_no_barrier_under_durability_barrier(
     recorded: Callable[[Durability], Recording],
 ) -> None:
     recording = recorded("barrier")
-    found = outcomes(recording, power_images(recording, behind=spread(recording, 25), effort=Effort(per_op=8)))
-    assert found["lost_within_bound"] > 50
-    assert found["as_promised"] > 100
+    found = outcomes(recording, power_images(recording, behind=spread(recording, 60), effort=Effort(per_op=8)))
+    assert found["lost_within_bound"] > 30
+    assert found["as_promised"] > 60
 
 
 def test_e5_a_power_cut_under_durability_kill_loses_what_came_behind_the_last_sync_of_the_log_and_no_more(
     recorded: Callable[[Durability], Recording],
 ) -> None:
     recording = recorded("kill")
-    found = outcomes(recording, power_images(recording, behind=spread(recording, 25), effort=Effort(per_op=8)))
-    assert found["lost_within_bound"] > 100
+    found = outcomes(recording, power_images(recording, behind=spread(recording, 60), effort=Effort(per_op=8)))
+    assert found["lost_within_bound"] > 60
 
 
 def test_images_of_a_power_cut_repeat_with_their_seed_and_are_made_again_from_their_names(
     recorded: Callable[[Durability], Recording],
 ) -> None:
     recording = recorded("kill")
-    behind = {op.n for op in recording.ops[::211]}
+    behind = {op.n for op in recording.ops[::401]}
 
     def made(seed: int) -> list[Image]:
         return list(power_images(recording, seed=seed, behind=behind))
@@ -223,12 +223,9 @@ def test_images_of_a_power_cut_repeat_with_their_seed_and_are_made_again_from_th
 
 @pytest.mark.parametrize(
     "name", ["", "kill@-1", "kill@5+", "kill@9999999", "kill@12+17", "power@40", "power@40/keep:900000",
-             "power@40/subset:zz", "power@40/nothing:1", "power@40/head:1", "flood@3"],
+             "power@40/subset:zz", "power@40/from:-1", "power@40/nothing:1", "power@40/head:1", "flood@3"],
 )  # fmt: skip
 def test_a_name_that_stands_for_no_image_is_refused(recorded: Callable[[Durability], Recording], name: str) -> None:
-    if name in ("kill@5+", "power@40/head:1"):  # read generously: cut behind nothing
-        image(recorded("kill"), name)
-        return
     with pytest.raises(NoSuchImage):
         image(recorded("kill"), name)
 
@@ -311,8 +308,8 @@ def raw(folder: Path, synchronous: str, *, commits: int, in_one: bool = True) ->
     vfs = RecordingVfs()
     seed_prng(7)
     connection = sqlite3.connect(vfs.uri(folder / STORE), uri=True, isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA wal_autocheckpoint=8")
     connection.executescript(
         "BEGIN; CREATE TABLE page (n INTEGER PRIMARY KEY, text TEXT, mark REAL); CREATE INDEX marks ON page (mark);"

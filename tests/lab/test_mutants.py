@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from weakref import WeakKeyDictionary
 
 import pytest
 
-from pidurable_nb.agent import admission, calling, recovery, runs
+from pidurable_nb.agent import admission, calling, runs
 from pidurable_nb.agent.results import Ending
 from pidurable_nb.engine import decide, scheduler
 from pidurable_nb.engine.decide import ImpliedMark
-from pidurable_nb.engine.registry import Refined
 from pidurable_nb.engine.runtime import Runtime, TaskBlock
 from pidurable_nb.engine.snapshot import View
 from pidurable_nb.ids import ConversationId, EntryId, Seq, TaskId
@@ -155,15 +155,10 @@ def test_o5_o6_abort_marks_that_are_not_derived_again_at_an_opening_are_found(mo
 # Of agents.
 
 
-def test_e3_an_unsafe_tool_that_is_run_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = recovery.refine
-
-    def always_again(record: TaskRecord, current_replay: recovery.CurrentReplay) -> Refined | None:
-        found = honest(record, current_replay)
-        return "replay" if found == "interrupt" else found
-
-    monkeypatch.setattr(recovery, "refine", always_again)
-    found = sweep(builtin("refund"))
+def test_e3_a_tool_that_is_declared_safe_and_is_not_is_found() -> None:
+    refund = builtin("refund")
+    careless = replace(refund, tools=lambda: [replace(tool, replay="safe") for tool in refund.tools()])
+    found = sweep(careless)
     assert {"effect_twice", "broken"} <= kinds(found)
     assert any("the customer was paid 2 times" in violation.text for violation in found.violations)
 

@@ -33,7 +33,10 @@ from pidurable_nb.lab.verdict_check import NOTHING, acted, disagreements
 from pidurable_nb.lab.world import append
 from pidurable_nb.store.stranger import StoreFile
 
-ALLOWED_TWICE = {"two-orders", "checkout", "fix-the-cell", "restart-storm", "refund", "overnight", "approval"}
+ALLOWED_TWICE = {
+    "two-orders", "checkout", "fix-the-cell", "restart-storm",
+    "refund", "overnight", "approval", "support-desk", "subagent", "alarm",
+}  # fmt: skip
 """The scenarios with effects that their authors chose to happen at least once."""
 
 

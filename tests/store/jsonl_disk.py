@@ -229,8 +229,11 @@ def power_images(ops: list[Op], start: Mapping[str, bytes], *, seed: int, each: 
         yield Cut(volatile.image(lambda: False), done + 1)
         yield Cut(volatile.image(lambda: True), done + 1)
         for _ in range(each):
-            share = draw.choice((0.2, 0.5, 0.8))
-            yield Cut(volatile.image(lambda share=share: draw.random() < share), done + 1)
+            yield Cut(volatile.image(_some(draw, draw.choice((0.2, 0.5, 0.8)))), done + 1)
+
+
+def _some(draw: random.Random, share: float) -> Callable[[], bool]:
+    return lambda: draw.random() < share
 
 
 def put(image: Mapping[str, bytes], folder: Path) -> Path:

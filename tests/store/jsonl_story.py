@@ -11,7 +11,7 @@ from pathlib import Path
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import ROOT, ConversationId, DocumentId, EntryId, Seq, SubmissionId, TaskId
 from pidurable_nb.records import task as stored
-from pidurable_nb.records.document import ConversationScope, DocumentRecord, Scope, SessionScope, TaskScope
+from pidurable_nb.records.document import ConversationScope, DocumentRecord, History, Scope, SessionScope, TaskScope
 from pidurable_nb.records.transcript import Parent, Placed
 from pidurable_nb.store.delta import Put
 from pidurable_nb.store.jsonl import JsonlStorage
@@ -119,7 +119,7 @@ class Author:
         scopes: list[Scope] = [ConversationScope(ROOT), ConversationScope(ROOT)]
         if not inside:
             scopes += [SessionScope(), *(TaskScope(each) for each in self._tasks)]
-        history = self._draw.choice(("latest", "rewindable"))
+        history: History = self._draw.choice(("latest", "rewindable"))
         record = document(id, key=str(id), scope=self._draw.choice(scopes), history=history)
         self._documents[record.id] = record
         self._touched.add(id)
@@ -182,8 +182,8 @@ async def picture(storage: Storage, last: int) -> str:
     for each in conversations:
         shown.append(each)
         scopes.append(ConversationScope(each.id))
-        for line in (await storage.scan_entries(each.id, limit=1000)).items:
-            shown.append(await storage.entry(line.id))
+        lines = (await storage.scan_entries(each.id, limit=1000)).items
+        shown += [await storage.entry(line.id) for line in lines]
     tasks = (await storage.scan_tasks(TaskQuery(), limit=1000)).items
     scopes += [TaskScope(each.id) for each in tasks]
     shown += [tasks, (await storage.scan_submissions(SubmissionQuery(), limit=1000)).items]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pidurable_nb import Extension, Harness, tool
-from pidurable_nb.agent.hooking import Block, HookApi, Hooks
+from pidurable_nb.extensions import Block, HookApi, Hooks
 from pidurable_nb.lab.scenario import Facts, Scenario, unanswered
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import ToolCall, role_of, text_of

@@ -57,7 +57,7 @@ def watch(request: ModelRequest) -> Answer:
         case "restart":  # done, or cut off: both ways it is best to look
             return CallTools(call("status", host=SICK))
         case _ if seen[-1] == "up":
-            return Say(f"{SICK} was out of memory; I restarted it, and it is up again.", chunks=4, delay=SECOND)
+            return Say(f"{SICK} was out of memory; I restarted it, and it is up again.", chunks=2, delay=SECOND)
         case _ if any("out of memory" in text for text in seen):
             return CallTools(call("restart", host=SICK), text="It is still down, so it was not restarted.")
         case _:

@@ -1,8 +1,8 @@
 """Three people at one desk at once: one asks, one adds to what is being done, one would rather not wait.
 
 Whatever is asked while the desk is busy has its place: a follow-up is answered next, a steer joins after the current
-tools, a rejection stores nothing (S3). When Ada has her answer, she goes on in a thread of her own, forked off it. Every
-question carries a request id: whoever asks again after a crash, because no answer came, asks nothing new (S1).
+tools, a rejection stores nothing (S3). When Ada has her answer, she goes on in a thread of her own, forked off it.
+Every question carries a request id: whoever asks again after a crash, because no answer came, asks nothing new (S1).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def answer(request: ModelRequest) -> Answer:
 
 
 class Threads(Document, kind="desk.threads", scope="session"):
-    """The conversation that was forked off each reply: forking has no request id, so the fork is written down with it."""
+    """The conversation that was forked off each reply. Forking has no request id: the fork is written down with it."""
 
     off: dict[str, int] = field(default_factory=dict)
 
