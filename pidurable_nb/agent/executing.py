@@ -7,13 +7,12 @@ from typing import Final
 
 from pidurable_nb.agent import live
 from pidurable_nb.agent.call import Call, answer
-from pidurable_nb.agent.hooking import stops_the_asker
 from pidurable_nb.agent.progress import Throttle
-from pidurable_nb.agent.results import Ending, ending_json, ending_of, read_ending
+from pidurable_nb.agent.results import Ending, ending_json, ending_of, read_ending, refused
 from pidurable_nb.agent.stored_call import ModelCall, NestedCall, member_of
 from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.engine.runtime import Runtime
-from pidurable_nb.errors import ToolError
+from pidurable_nb.errors import InvalidArguments, ToolError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.message import ToolCall
@@ -66,8 +65,10 @@ async def execute(
         began = loop.time()
         return read_ending(await rt.effect(effect_name(stored.call.name, arguments), do))
     except Exception as error:
-        if rt.over or stops_the_asker(error):
+        if rt.over or rt.engine.over:
             raise
+        if isinstance(error, InvalidArguments) and error.tool == tool.name:
+            return refused("invalid_arguments", str(error))  # stored for a tool that has changed since
         return _raised(call, stored.call, error, duration())
     finally:
         rt.abandons = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pidurable_nb.agent import compacting_state, interrupting, live, withdrawing
+from pidurable_nb.agent import compacting_state, interrupting, live, nesting, withdrawing
 from pidurable_nb.agent.boundary import items_of
 from pidurable_nb.agent.ending import end_unanswered
 from pidurable_nb.agent.workshop import Workshop
@@ -85,6 +85,7 @@ class ConversationRules:
                 slot = live.slot_of(draft, task.id, member)
                 if slot is not None:
                     slot["status"] = "done"
+            nesting.forget_nested(draft, task.id)
         if task.kind == "pi.compaction":
             reason, detail = _why(task)
             error = detail if isinstance(detail, str) and detail else reason

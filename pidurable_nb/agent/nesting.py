@@ -60,6 +60,8 @@ async def call_nested(rt: Runtime, parent_call: str, name: str, arguments: JsonO
     KeyShared when the key is that of another call (E6), NotJson.
     """
     given = detach(arguments, at="arguments", held=True)
+    if not isinstance(given, Mapping):
+        raise TypeError(f"the arguments of a nested call of {name} are a JSON object, by the tool's parameters")
     found = await rt.engine.session.snapshot(NESTED, address(rt.id, key))
     task = _task_of(found)
     if task is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pidurable_nb.ids import ABSENT, Absent, ConversationId, EntryId, Json, JsonObject
+from pidurable_nb.records.frozen import freeze
 from pidurable_nb.records.message import Diagnostic, ToolCall, harness_block, items
 from pidurable_nb.records.strict import detach
 from pidurable_nb.session.transaction import Transaction
@@ -162,21 +163,27 @@ def partial_output(slot: JsonObject) -> tuple[str, Json | Absent, tuple[JsonObje
 
 
 def as_output(ending: Ending) -> Output:
-    """The result as hooks see it, and may replace it."""
+    """The result as hooks see it, and may replace it; changing it in place raises there."""
     diagnostics = tuple(_diagnostic(item) for item in ending.diagnostics)
     control = ending.control
     handoff, added = control.get("handoff"), control.get("addTools")
     return Output(
-        content=ending.content,
+        content=tuple(_frozen(block) for block in ending.content),
         is_error=ending.is_error,
-        details=ending.details,
+        details=ending.details if isinstance(ending.details, Absent) else freeze(ending.details),
         diagnostics=diagnostics,
-        usage=ending.usage,
+        usage=_frozen(ending.usage) if ending.usage is not None else None,
         add_tools=tuple(name for name in items(added) if isinstance(name, str)),
         terminate=control.get("terminate") is True,
         handoff=handoff if isinstance(handoff, str) else None,
-        structured=ending.structured,
+        structured=ending.structured if isinstance(ending.structured, Absent) else freeze(ending.structured),
     )
+
+
+def _frozen(value: JsonObject) -> JsonObject:
+    frozen = freeze(value)
+    assert isinstance(frozen, Mapping)
+    return frozen
 
 
 def _diagnostic(item: JsonObject) -> Diagnostic:

@@ -49,6 +49,9 @@ _EIO: Final[dict[Kind, int]] = {
     "sync": sqlite3.SQLITE_IOERR_FSYNC,
     "delete": sqlite3.SQLITE_IOERR_DELETE,
 }
+_OPS: Final[dict[str, PlaceKind]] = {
+    "write": "write", "truncate": "truncate", "sync": "sync", "delete": "delete", "lock": "lock",
+}  # fmt: skip
 _NEEDS_SPACE: Final[frozenset[Kind]] = frozenset({"write", "truncate"})
 """What needs space. (A sync that finds the disk full is an input or output error.)"""
 
@@ -72,11 +75,10 @@ class Place:
         """The place of that name. Raises: ValueError, saying what a name looks like."""
         fault, _, rest = name.partition("@")
         op, _, n = rest.partition(":")
-        faults = {known: known for known in FAULTS}
-        ops: dict[str, PlaceKind] = {kind: kind for kind in _EIO} | {"lock": "lock"}
-        if fault not in faults or op not in ops or not n.isdecimal() or int(n) < 1:
+        faults: dict[str, Fault] = {known: known for known in FAULTS}
+        if fault not in faults or op not in _OPS or not n.isdecimal() or int(n) < 1:
             raise ValueError(f"{name!r} names no fault; write FAULT@OPERATION:N, as in eio@sync:3")
-        return cls(faults[fault], ops[op], int(n))
+        return cls(faults[fault], _OPS[op], int(n))
 
 
 class FaultGate:

@@ -21,10 +21,11 @@ from typing import Final, Literal, TypeAlias
 from pidurable_nb.lab.disk import BLOCK, Blocks
 from pidurable_nb.lab.images import Image
 from pidurable_nb.lab.recording import Recording
+from pidurable_nb.lab.run import LEDGER
 from pidurable_nb.lab.vfs import FileOp, RecordingVfs
 from pidurable_nb.store.plain import NOTHING, Content, content, digest, integrity
 
-__all__ = ["Checker", "Finding", "Outcome", "Reader", "Scratch", "check"]
+__all__ = ["Checker", "Finding", "Outcome", "Reader", "Scratch", "check", "lay_out"]
 
 Outcome = Literal["as_promised", "lost_within_bound", "lost_acknowledged", "corrupt"]
 """`lost_within_bound`: acknowledged commits are missing, none that the durability promised; `lost_acknowledged`: one
@@ -59,6 +60,7 @@ class Scratch:
         shared = Path("/dev/shm")
         in_memory = str(shared) if folder is None and os.access(shared, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="pidurable-images-", dir=folder or in_memory))
+        self._place = str(self.folder)
         self._known: dict[str, Blocks] = {}
 
     def put(self, files: Mapping[str, Blocks]) -> None:
@@ -73,24 +75,27 @@ class Scratch:
         """Somebody else wrote to the file, or deleted it: it is made anew the next time."""
         self._known.pop(name, None)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.folder / name)
+            os.unlink(self.path(name))
 
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def path(self, name: str) -> str:
+        """Where a file of that name lies."""
+        return f"{self._place}/{name}"
+
     def _write(self, name: str, before: Blocks | None, blocks: Blocks) -> None:
         if before is blocks:
             return
-        fd = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             old = before or ()
-            if before is None or len(old) > len(blocks) or (old and old[-1:] != blocks[len(old) - 1 : len(old)]):
-                os.ftruncate(fd, sum(map(len, blocks)))
-            for at, block in enumerate(blocks):
-                # Blocks that two images have in common are one object: comparing costs nothing.
-                if at >= len(old) or (old[at] is not block and old[at] != block):
-                    os.pwrite(fd, block, at * BLOCK)
+            # Blocks that two images have in common are one object: comparing costs next to nothing.
+            changed = [at for at, (was, block) in enumerate(zip(old, blocks, strict=False)) if was is not block]
+            for at in (*changed, *range(len(old), len(blocks))):
+                os.pwrite(fd, blocks[at], at * BLOCK)
+            os.ftruncate(fd, (len(blocks) - 1) * BLOCK + len(blocks[-1]))
         finally:
             os.close(fd)
 
@@ -198,7 +203,7 @@ class Checker:
         if f"{self._store}-journal" in image.blocks:
             return None
         try:
-            with open(self._scratch.folder / f"{self._store}-shm", "rb") as index:
+            with open(self._scratch.path(f"{self._store}-shm"), "rb") as index:
                 header = index.read(_INDEX_HEADER.stop)
         except FileNotFoundError:
             return None
@@ -227,6 +232,18 @@ def check(image: Image, recording: Recording, *, reader: Reader = content) -> Fi
     """Check a single image; of many, `Checker` remembers what it saw."""
     with Checker(recording, reader=reader) as checker:
         return checker.check(image)
+
+
+def lay_out(image: Image, recording: Recording, folder: Path) -> Path:
+    """Write the image to a folder that has none of its files, beside the ledger as it was, for a life to go on from.
+
+    The store's path is returned. There is no lock file: whoever held it is dead.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content_of_file in image.files.items():
+        (folder / name).write_bytes(content_of_file)
+    (folder / LEDGER).write_bytes(recording.ledger_at(image.after_op))
+    return folder / recording.store
 
 
 def _judged(image: Image, seen: _Seen) -> Finding:

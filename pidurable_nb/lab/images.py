@@ -81,23 +81,22 @@ def kill_images(recording: Recording, *, behind: Collection[int] | None = None) 
     acknowledged. Lazy: each costs what its operation changes.
     """
     promises, disk = recording.promises(), Disk()
+    before, so_far = 0, promises.kill(0)
     last: tuple[int, Promise] | None = None
-    if behind is None or 0 in behind:
-        yield _made("kill@0", "kill", 0, promises.kill(0), disk.now.files())
-    before = 0
-    for op in recording.ops:
-        wanted = behind is None or op.n in behind
-        if wanted:
+    for op, until in recording.moments():
+        n, promise = 0 if op is None else op.n, promises.kill(until)
+        wanted = behind is None or n in behind
+        if op is not None and wanted:
             for cut in _page_cuts(op):
-                promise = replace(promises.kill(before), most=promises.kill(op.n).most)
-                yield _torn_kill(disk, op, cut, before, promise)
-        disk.apply(op)
-        before = op.n
+                yield _torn_kill(disk, op, cut, before, replace(so_far, most=max(so_far.most, promise.most)))
+        if op is not None:
+            disk.apply(op)
+        before, so_far = n, promise
         if wanted:
-            made = _made(f"kill@{op.n}", "kill", op.n, promises.kill(op.n), disk.now.files())
-            if last != (made.key, promises.kill(op.n)):
+            made = _made(f"kill@{n}", "kill", n, promise, disk.now.files())
+            if last != (made.key, promise):
                 yield made
-            last = made.key, promises.kill(op.n)
+            last = made.key, promise
 
 
 def _page_cuts(op: FileOp) -> range:
@@ -128,14 +127,13 @@ def power_images(
     promises, disk = recording.promises(), Disk()
     trunk = _Trunk(disk)
     seen: set[tuple[int, Promise]] = set()
-    for op in (None, *recording.ops):
-        n = 0
+    for op, until in recording.moments():
+        n = 0 if op is None else op.n
         if op is not None:
             disk.apply(op)
-            n = op.n
         if behind is not None and n not in behind:
             continue
-        promise = promises.power(n)
+        promise = promises.power(until)
         for choice in _choices(disk, effort, random.Random(f"{seed}/{n}")):
             made = _made(f"power@{n}/{choice}", "power", n, promise, trunk.files(choice, f"{seed}/{n}/{choice}"))
             if (made.key, promise) not in seen:
@@ -339,12 +337,14 @@ def image(recording: Recording, name: str, *, seed: int = 1) -> Image:
             if each.name == name:
                 return each
         raise NoSuchImage(f"{name!r}: operation {n} cannot be cut there")
-    disk = Disk()
-    for op in recording.ops:
-        if op.n <= n:
+    disk, moment = Disk(), 0
+    for op, until in recording.moments():
+        if op is not None and op.n <= n:
             disk.apply(op)
+        if op is None or op.n <= n:
+            moment = until
     files = _Trunk(disk).files(choice, f"{seed}/{n}/{choice}")
-    return _made(name, "power", n, recording.promises().power(n), files)
+    return _made(name, "power", n, recording.promises().power(moment), files)
 
 
 def _made(name: str, kind: ImageKind, n: int, promise: Promise, blocks: dict[str, Blocks]) -> Image:

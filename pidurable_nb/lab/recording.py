@@ -9,7 +9,7 @@ import contextlib
 import io
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -20,18 +20,20 @@ from pidurable_nb.ids import Seq
 from pidurable_nb.lab.crash import CrashPlan
 from pidurable_nb.lab.identity import STORE
 from pidurable_nb.lab.loop import DeterministicLoop
-from pidurable_nb.lab.points import Namer
+from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, life
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.vfs import FileOp, Gate, LockGate, RecordingVfs, seed_prng
 from pidurable_nb.lab.world import SimulatedCrash, World
+from pidurable_nb.probe import Mark
 from pidurable_nb.store.plain import NOTHING, Content, content
 from pidurable_nb.store.sqlite import Durability, SqliteStorage
 from pidurable_nb.store.storage import Commit, Opened, Storage
 
-__all__ = ["Contents", "Failure", "Promise", "Recording", "Told", "Work", "record"]
+__all__ = ["Contents", "Failure", "Here", "Promise", "Promises", "Recording", "Told", "Work", "record"]
 
 T = TypeVar("T")
+V = TypeVar("V")
 Row: TypeAlias = tuple[object, ...]
 Doing = Literal["open", "commit", "maintain", "close"]
 Work: TypeAlias = Callable[[Storage], Awaitable[None]]
@@ -90,11 +92,22 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """Where a scenario was behind operation `after_op`: its newest point, the time, and how long the ledger was."""
+
+    after_op: int
+    point: Point
+    at_ms: int
+    ledger_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """One run from an empty folder: its file operations in order, and what was acknowledged between them.
 
     `store` is the name of the database file. `locks` counts the exclusive locks that were asked for. `failure` is the
-    first error of the storage, where faults were given.
+    first error of the storage, where faults were given. `course` and `ledger` are a scenario's: where it was, and the
+    whole ledger of its effects.
     """
 
     store: str
@@ -103,6 +116,8 @@ class Recording:
     told: tuple[Told, ...]
     locks: int = 0
     failure: Failure | None = None
+    course: tuple[Here, ...] = ()
+    ledger: bytes = b""
 
     @property
     def last(self) -> int:
@@ -116,6 +131,25 @@ class Recording:
     def without(self, n: int) -> Recording:
         """The same run on a disk that ignored operation `n`: for a negative control, take a sync."""
         return replace(self, ops=tuple(op for op in self.ops if op.n != n))
+
+    def here(self, n: int) -> Here | None:
+        """Where the scenario was when operation `n + 1` came; None before its first point."""
+        at = bisect_right(self.course, n, key=lambda here: here.after_op)
+        return self.course[at - 1] if at else None
+
+    def ledger_at(self, n: int) -> bytes:
+        """The ledger when operation `n + 1` came: the most that can have happened outside by a crash behind `n`."""
+        here = self.here(n)
+        return b"" if here is None else self.ledger[: here.ledger_bytes]
+
+    def moments(self) -> Iterator[tuple[FileOp | None, int]]:
+        """Every operation, None for the beginning, each with the last number before the next one that was recorded.
+
+        Until then the files stay as they are, and more may be acknowledged, or fail.
+        """
+        ends = [op.n - 1 for op in self.ops]
+        failed = 0 if self.failure is None else self.failure.after_op
+        return zip((None, *self.ops), (*ends, max(self.last, failed)), strict=True)
 
     def promises(self) -> Promises:
         """What this durability promises behind each operation."""
@@ -186,7 +220,7 @@ class Promises:
 
     def __init__(self, recording: Recording) -> None:
         told = recording.told
-        self._durability = recording.durability
+        self._durability: Durability = recording.durability
         self._ends = [each.after_op for each in told]
         self._begins = [each.begun_after for each in told]
         self._newest = [each.newest for each in told]
@@ -248,6 +282,7 @@ class Witness(SqliteStorage):
         wal_limit_pages: int,
         draw: Callable[[], str],
         namer: Namer,
+        look: Callable[[], None],
     ) -> None:
         super().__init__(
             path,
@@ -262,6 +297,7 @@ class Witness(SqliteStorage):
         self.failure: Failure | None = None
         self._vfs = vfs
         self._namer = namer
+        self._look_around = look
         self._rows: frozenset[Row] = frozenset()
 
     async def open(self) -> Opened:
@@ -312,6 +348,26 @@ class Witness(SqliteStorage):
         )
         self._rows = (self._rows - told.removed) | told.added
         self.told.append(told)
+        self._look_around()
+
+
+class _Follower(CrashPlan):
+    """A probe that looks around behind every point."""
+
+    look: Callable[[], None]
+
+    async def reach(self, mark: Mark) -> None:
+        await super().reach(mark)
+        self.look()
+
+    def note(self, mark: Mark) -> None:
+        super().note(mark)
+        self.look()
+
+    async def perform(self, mark: Mark, do: Callable[[], V | Awaitable[V]]) -> V:
+        value = await super().perform(mark, do)
+        self.look()
+        return value
 
 
 def record(
@@ -351,11 +407,21 @@ def record(
         loop.halt(crash)
 
     ids, namer, clock = SeededIds("1"), Namer(), LoopClock(EPOCH_MS)
-    storage = Witness(path, vfs, durability=durability, wal_limit_pages=wal_limit_pages, draw=ids.name, namer=namer)
+    probe = _Follower(world, namer, clock, at=None, kind="freeze", freeze=freeze)
+    course: list[Here] = []
+
+    def look() -> None:
+        if probe.passed:
+            passed, size = probe.passed[-1], world.ledger.stat().st_size if world.ledger.exists() else 0
+            course.append(Here(after_op=vfs.count, point=passed.point, at_ms=passed.at_ms, ledger_bytes=size))
+
+    probe.look = look
+    storage = Witness(
+        path, vfs, durability=durability, wal_limit_pages=wal_limit_pages, draw=ids.name, namer=namer, look=look
+    )
 
     async def main() -> None:
         if isinstance(what, Scenario):
-            probe = CrashPlan(world, namer, clock, at=None, kind="freeze", freeze=freeze)
             await life(what, storage, probe, clock=clock, ids=ids)
         else:
             await what(storage)
@@ -380,6 +446,8 @@ def record(
         told=tuple(storage.told),
         locks=locks,
         failure=storage.failure,
+        course=tuple(course),
+        ledger=world.ledger.read_bytes() if world.ledger.exists() else b"",
     )
 
 

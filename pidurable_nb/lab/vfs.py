@@ -61,9 +61,9 @@ class FileOp:
     """One operation on a file that outlives its connection.
 
     `n` counts from 1 within one VFS. `offset` and `data` are those of a write; `size` is the number of bytes of a
-    write, or the length that a truncate leaves. `file` is a name without directory. `directory` holds the names that are
-    safe from here on, where the operation also syncs the directory: the first sync of a log or a journal, and a delete
-    that asks for it.
+    write, or the length that a truncate leaves. `file` is a name without directory. `directory` holds the names that
+    are safe from here on, where the operation also syncs the directory: the first sync of a log or a journal, and a
+    delete that asks for it.
     """
 
     n: int

@@ -6,7 +6,6 @@ A run dies in a child process, by SIGKILL, or in this one, by freezing. Never re
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json
 from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.crash import CrashKind, Passed
+from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
 from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import Plan, child, run_here
@@ -132,7 +131,7 @@ def kill(scenario: Scenario, point: Point | None, folder: Path, durability: Dura
     }
     with around(scenario), ForkServer([child.__module__], extra_path=[Path.cwd()]) as server:
         ended = server.run(f"{child.__module__}:{child.__qualname__}", argument, timeout_s=CHILD_S)
-    passed = _journal(journal)
+    passed = tuple(map(str, read_journal(journal).points))
     if ended.signal is None or ended.timed_out:
         last = ended.error.strip().rpartition("\n")[2]
         raise DidNotDie(f"the run ended by itself: {last or _why_not(passed, point)}")
@@ -153,13 +152,6 @@ def in_thread(work: Callable[[], T]) -> T:
     """Run `work` where no event loop runs yet: a kernel's main thread has one."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable-life") as thread:
         return thread.submit(work).result()
-
-
-def _journal(journal: Path) -> tuple[str, ...]:
-    if not journal.exists():
-        return ()
-    lines = journal.read_text(encoding="utf-8").splitlines()
-    return tuple(str(json.loads(line)["point"]) for line in lines if line.endswith("}"))
 
 
 def _why_not(passed: Sequence[str], point: Point | None) -> str:

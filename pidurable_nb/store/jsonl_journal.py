@@ -98,18 +98,19 @@ class Journal:
         self.check()
         additions = [addition for prepared in group for addition in prepared.additions]
         at: Step = "sidecar"
-        before, synced = self._size, self._synced
+        before = self._size
         try:
             self._sidecars.append(additions)
             at = "main"
             self._write(b"".join([self._line(prepared) for prepared in group]))
+            self._marked = self._synced
             at = "sync"
             if barrier and self._fsync:
                 self._sync()
+                self._mark()  # or damage to the newest line would look like a tail that was never synced
         except BaseException as error:
             self._broken = error
             self._fail(error, at, before)
-        self._marked = synced
         self._sidecars.confirm(additions, [name for prepared in group for name in prepared.ended])
 
     def _line(self, prepared: Prepared) -> bytes:

@@ -1,4 +1,4 @@
-"""Owns reading a store as SQLite alone sees it: every row of the format, the newest commit, whether its pages are sound.
+"""Owns reading a store as SQLite alone sees it: all rows of the format, the newest commit, whether pages are sound.
 
 No record is understood and nothing is refused: for comparing what a crash left with what was there. Reads through any
 connection, the one of an open store included, and never writes.

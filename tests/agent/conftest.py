@@ -244,8 +244,8 @@ async def _sound(where: Conversation, mine: list[SubmissionRecord]) -> None:
                 raise AssertionError(f"submission {found.id} is placed, and nothing runs")
             case Answered(entry=entry, answer=answer):
                 assert answer > entry
-                assert role_of((entries[answer].model or ())[0]) == "assistant"
-                assert stop_reason((entries[answer].model or ())[0]) in ("stop", "length", "toolUse")
+                assert role_of((entries[answer].model or ({},))[0]) == "assistant"
+                assert stop_reason((entries[answer].model or ({},))[0]) in ("stop", "length", "toolUse")
                 placed.append(entry)
             case Unanswered(entry=entry) if entry is not None:
                 placed.append(entry)

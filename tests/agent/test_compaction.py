@@ -1,4 +1,4 @@
-"""K1: compactions by hand, beside a run, before a request and behind an overflow; where their summaries go; restarts."""
+"""K1: compactions by hand, beside a run, before a request; where their summaries go; what dies in between."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def is_summary(request: ModelRequest) -> bool:
     return "You write checkpoints" in str(request.messages[0])
 
 
-def teacher(summary: Answer = "what was said", **more: int) -> Scripted:
+def teacher(summary: Answer = "what was said", *, context_window: int = 0) -> Scripted:
     """Answers at length, a second after it was asked; gives this summary when it is asked for one."""
-    return Scripted.by(
-        lambda request: summary if is_summary(request) else Say(LONG, delay=SECOND), **more
-    )  # fmt: skip
+
+    def answer(request: ModelRequest) -> Answer:
+        return summary if is_summary(request) else Say(LONG, delay=SECOND)
+
+    return Scripted.by(answer, context_window=context_window)
 
 
 async def talk(h: Harness, turns: int, text: str = LONG) -> list[EntryId]:
@@ -59,6 +61,13 @@ async def result(h: Harness, ref: TaskRef[Json]) -> JsonObject:
     found = await h.wait(ref)
     assert not isinstance(found, str | int | float | None)
     return found  # type: ignore[return-value]
+
+
+async def nothing_lives(h: Harness) -> None:
+    """Return when not even background work lives."""
+    async with h.moving() as moved:
+        while await h.tasks(live=True):
+            await moved()
 
 
 def wrapped(text: str) -> str:
@@ -85,7 +94,7 @@ def test_k1_a_compaction_by_hand_puts_a_summary_before_the_first_kept_entry_and_
             assert isinstance(written, Written)
             [entry] = await compactions(root)
             assert (entry.id, entry.head, entry.data) == (written.entry, asked[2], {"reason": "manual"})
-            assert (entry.model or ())[0]["content"] == [{"type": "text", "text": wrapped("what was said")}]
+            assert (entry.model or ({},))[0]["content"] == [{"type": "text", "text": wrapped("what was said")}]
             record = await (await h.submission(int(str(found["submissionId"])))).record()
             assert record.request_id == f"compaction:{ref.id}"
             context = await root.context()
@@ -214,7 +223,7 @@ def test_e4_k1_before_compact_decides_before_a_model_is_asked(memory: Home, deci
             assert (compacting.reason, compacting.instructions, compacting.first_kept) == ("manual", "focus", asked[2])
             assert [entry.kind for entry in compacting.entries] == ["pi.user", "pi.assistant"] * 2
             assert len(compacting.messages) == 4
-            placed = [text_of((entry.model or ())[0]) for entry in await compactions(root)]
+            placed = [text_of((entry.model or ({},))[0]) for entry in await compactions(root)]
             expected = {"declines": [], "brings the summary": ["by hand"], "raises": ["what was said"]}[decision]
             assert placed == [wrapped(text) for text in expected]
             assert (found == {}) == (decision == "declines")
@@ -249,7 +258,8 @@ def test_k1_what_is_no_summary_fails_the_compaction_is_shown_and_costs(
             ref = await root.compact()
             await h.wait_idle()
             task = await h.task(ref)
-            assert task.outcome == stored.Failed(error=stored.TaskError(message=error, detail={"reason": "model_error"}))
+            failure = stored.TaskError(message=error, detail={"reason": "model_error"})
+            assert task.outcome == stored.Failed(error=failure)
             state = await live_of(root)
             assert state == {"compactionFailure": {"taskId": ref.id, "reason": "manual", "error": error}}
             assert await compactions(root) == []
@@ -299,7 +309,7 @@ def test_g2_k1_a_summary_that_fails_for_a_while_is_asked_for_again_and_every_att
             assert isinstance(before, int)
             assert after == before + 10 + 10 + 2
             requests = [request for request in model.requests if is_summary(request)]
-            assert len({request.messages[1]["content"] for request in requests}) == 1  # type: ignore[index]
+            assert len({text_of(request.messages[1]) for request in requests}) == 1
             await sound(h)
 
     home.run(main())
@@ -482,10 +492,9 @@ def test_k1_g1_the_same_summary_is_asked_for_again_by_a_later_life(home: Home) -
     async def again() -> None:
         async with home.agent(second, settings=WINDOW) as h:
             root = await h.root()
-            while await h.tasks(live=True):
-                await asyncio.sleep(1)
+            await nothing_lives(h)
             [entry] = await compactions(root)
-            assert text_of((entry.model or ())[0]) == wrapped("later")
+            assert text_of((entry.model or ({},))[0]) == wrapped("later")
             one = next(request for request in first.requests if is_summary(request))
             [two] = second.requests
             assert two.messages[1]["content"] == one.messages[1]["content"]
@@ -511,15 +520,15 @@ def test_k1_wherever_the_process_dies_one_summary_is_placed(kind: str) -> None:
                 await root.compact()
             found = await (await root.submit(LONG, request_id=f"{n}")).wait()
             assert isinstance(found, Answered)
-        while await h.tasks(live=True):
-            await asyncio.sleep(1)
+        await nothing_lives(h)
         assert len(await compactions(root)) == 1
         assert len(await h.tasks(kind="pi.compaction")) == 1
         assert await live_of(root) == {}
         await sound(h)
 
     lives = Lives(story)
-    lives.models = [teacher(Attempts(Break("503 busy", delay=SECOND), Say("once", delay=SECOND)), context_window=window)]
+    summary = Attempts(Break("503 busy", delay=SECOND), Say("once", delay=SECOND))
+    lives.models = [teacher(summary, context_window=window)]
     lives.settings = settings
     assert list(lives.sweep(deaths=1)).count(1) > 12
 
@@ -542,4 +551,3 @@ def test_t11_k1_a_compaction_that_faults_leaves_the_conversation_and_says_so(mem
 
     memory.run(main())
     assert len(memory.reports) == 1
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,13 +16,13 @@ from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.extension import Extension
 from pidurable_nb.agent.hooking import HookApi, Hooks
 from pidurable_nb.agent.settings import Compaction, Retry
+from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import ConversationBusy
+from pidurable_nb.lab import loop
 from pidurable_nb.models import Answer, Attempts, Break, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import Message, ToolCall, role_of, text_of
-from tests.agent.conftest import START_MS, Copier, Death, sound, submissions_of
-from pidurable_nb.clock import LoopClock
-from pidurable_nb.lab import loop
 from pidurable_nb.store.memory import MemoryStorage
+from tests.agent.conftest import START_MS, Copier, Death, sound, submissions_of
 
 MODES: tuple[QueueMode, ...] = ("one_at_a_time", "all")
 WORDS = ("talk", "look", "look look", "step step step", "fail", "busy", "end", "hand over", "both", "gone")
@@ -112,10 +113,8 @@ class Crowd:
             match draw.choice(("submit",) * 6 + ("write", "write", "reset", "abort", "compact", "withdraw", "mark")):
                 case "submit":
                     when = draw.choice(("follow_up", "follow_up", "steer", "reject"))
-                    try:
+                    with suppress(ConversationBusy):
                         await where.submit(draw.choice(WORDS), when_busy=when, request_id=draw.choice((None, "a", "b")))  # type: ignore[arg-type]
-                    except ConversationBusy:
-                        pass
                 case "write":
                     await where.write("app.note", text="note")
                 case "reset":
@@ -149,9 +148,12 @@ class Crowd:
                 async with root.commit() as tx:
                     at = tx.append("app.first")
                 there = [root, await root.fork(at=at)]
-                await asyncio.gather(*[self.client(self.random.choice(there)) for _ in range(self.random.randint(1, 5))])
-                while await h.tasks(live=True):
-                    await asyncio.sleep(1)
+                await asyncio.gather(
+                    *[self.client(self.random.choice(there)) for _ in range(self.random.randint(1, 5))]
+                )
+                async with h.moving() as moved:
+                    while await h.tasks(live=True):
+                        await moved()
                 await sound(h)
 
         loop.run(life(), limit=400_000, seed=self.random.randrange(1 << 30))
@@ -167,8 +169,8 @@ def teacher_of(window: int) -> Scripted:
 def crowd(seed: int) -> None:
     """Three lives of a crowd."""
     found = Crowd(seed)
+    last: Death | None = None
     try:
-        last: Death | None = None
         for _ in range(3):
             deaths = found.live(last)
             last = found.random.choice(deaths)
@@ -189,4 +191,3 @@ def test_b16_s2_t2_a_crowd_s_submissions_all_end_in_a_stated_condition(seed: int
 def test_b16_s2_t2_many_crowds_submissions_all_end_in_a_stated_condition(part: int) -> None:
     for seed in range(100 + part * 60, 160 + part * 60):
         crowd(seed)
-

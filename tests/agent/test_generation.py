@@ -35,6 +35,7 @@ from pidurable_nb.models import (
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.frozen import freeze
 from pidurable_nb.records.message import Message, calls_of, role_of, text_of
+from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.memory import MemoryStorage
 from tests.agent.conftest import START_MS, Lives, live_of, sound
 
@@ -478,10 +479,9 @@ def test_g2_a_still_deferred_answer_is_polled_strictly_later_whatever_its_provid
             root = await h.root()
             polls: list[int] = []
 
-            def follow(changes: object) -> None:
-                for change in changes.tasks.values():  # type: ignore[attr-defined]
-                    if isinstance(change.after.state, stored.Sleeping):
-                        polls.append(int(change.after.state.until_ms))
+            def follow(changes: Changes) -> None:
+                states = [change.after.state for change in changes.tasks.values()]
+                polls.extend(int(state.until_ms) for state in states if isinstance(state, stored.Sleeping))
 
             h.engine.session.subscribe(follow)
             asked = await root.submit("go")
@@ -491,6 +491,23 @@ def test_g2_a_still_deferred_answer_is_polled_strictly_later_whatever_its_provid
             assert polls == sorted(set(polls))
             assert polls[-2] - polls[-3] == LONGEST_MS
             assert await answers(root) == [("stop", "done")]
+
+    memory.run(main())
+
+
+def test_v5_a_deferred_answer_that_arrives_is_shown_instead_of_its_time(memory: Home) -> None:
+    async def main() -> None:
+        async with memory.agent(Slow([1_000])) as h:
+            root = await h.root()
+            asked = await root.submit("go")
+            await asyncio.sleep(3.5)
+            generation = (await live_of(root))["generation"]
+            assert isinstance(generation, dict)
+            assert generation.keys() == {"attempt", "message"}
+            await root.abort()
+            assert isinstance(await asked.wait(), Unanswered)
+            assert await answers(root) == [("aborted", "don")]
+            await sound(h)
 
     memory.run(main())
 

@@ -76,6 +76,18 @@ def test_e4_after_tool_is_a_chain_over_results_and_raises_alike_and_what_it_rais
         assert [str(report) for report in reports] == ["hook broke"]
 
 
+def test_e4_a_hook_cannot_change_a_result_in_place() -> None:
+    async def meddles(call: ToolCall, result: Output, api: HookApi) -> None:
+        assert result.content is not None
+        block = result.content[0]
+        assert isinstance(block, dict)
+        block["text"] = object()
+
+    found, reports = seen(Hooks(after_tool=meddles))
+    assert found.text == "saw x"
+    assert [type(report) for report in reports] == [TypeError]
+
+
 def test_v5_what_a_hook_puts_in_place_of_a_result_is_bounded_like_it() -> None:
     @tool(name="look", limits=OutputLimits(max_lines=2))
     async def bounded(at: str) -> str:

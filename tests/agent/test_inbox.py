@@ -93,7 +93,7 @@ def test_s2_an_input_to_an_idle_conversation_is_placed_with_its_run_in_one_commi
             [entry] = admission.entries
             assert (task.after.kind, task.after.status, task.after.phase) == ("pi.generation", "running", "prepare")
             assert change.after.state == stored.Placed(entry=entry.id)
-            assert (entry.kind, text_of((entry.model or ())[0])) == ("pi.user", "hello")
+            assert (entry.kind, text_of((entry.model or ({},))[0])) == ("pi.user", "hello")
             [document] = admission.documents
             assert document.value == {"run": {"taskId": task.after.id, "inputs": [asked.id]}}
             assert answered(await asked.wait()) == "heard: hello"
@@ -173,7 +173,7 @@ def test_s2_an_application_s_input_is_placed_under_its_own_kind_with_its_data_wh
             answered(await second.wait())
             page = await root.entries(order="ascending")
             placed = [entry for entry in page.items if entry.kind.startswith("app.")]
-            assert [(entry.kind, text_of((entry.model or ())[0])) for entry in placed] == [
+            assert [(entry.kind, text_of((entry.model or ({},))[0])) for entry in placed] == [
                 ("app.tick", "tick"), ("app.tock", "tock"),
             ]  # fmt: skip
             assert placed[0].data == data
@@ -195,7 +195,7 @@ def test_s2_blocks_are_stored_as_they_were_said_now_and_later(memory: Home) -> N
                 await root.submit(blocks)
             await h.wait_idle()
             page = await root.entries(order="ascending")
-            said = [list((e.model or ())[0]["content"]) for e in page.items if e.kind == "pi.user"]  # type: ignore[arg-type, call-overload]
+            said = [list((e.model or ({},))[0]["content"]) for e in page.items if e.kind == "pi.user"]  # type: ignore[arg-type]
             assert said == [blocks, blocks]
 
     memory.run(main())
@@ -225,16 +225,14 @@ def test_s4_a_boundary_places_writes_first_then_inputs_by_their_modes_each_in_id
             await h.wait_idle()
             found = await texts(root)
             assert found[:3] == ["user: nap", "assistant", "tool-result: slept 10.0"]
-            behind_tools = [text for text in found[3 : found.index(next(t for t in found if "heard" in t))]]
+            behind_tools = found[3 : found.index(next(t for t in found if "heard" in t))]
             steers = ["user: s1", "user: s2"][: 2 if steering == "all" else 1]
             assert behind_tools == ["app.note: w1", "app.note: w2", *steers]
             first_answer = 3 + len(behind_tools)
             rest = found[first_answer + 1 :]
             left = [*(["user: s2"] if steering != "all" else [])]
             follows = ["user: f1", "user: f2"][: 2 if follow_up == "all" else 1]
-            together = sorted(
-                (*left, *follows), key=lambda text: ["user: f1", "user: s1", "user: f2", "user: s2"].index(text)
-            )
+            together = sorted((*left, *follows), key=["user: f1", "user: s1", "user: f2", "user: s2"].index)
             assert rest[: len(together)] == together
             assert [text for text in found if text == "user: f2"] == ["user: f2"]
             for record in await submissions_of(h):
@@ -255,7 +253,7 @@ def test_s4_a_steer_joins_the_run_after_the_tool_round_and_both_inputs_get_its_a
             await asyncio.sleep(9.5)
             run = (await live_of(root))["run"]
             assert isinstance(run, dict)
-            assert list(run["inputs"]) == [asked.id, steered.id]
+            assert run["inputs"] == [asked.id, steered.id]
             first, second = await asked.wait(), await steered.wait()
             assert isinstance(first, Answered)
             assert isinstance(second, Answered)
@@ -317,9 +315,12 @@ def test_s4_a_round_that_ends_the_run_answers_with_the_call_and_acts_as_final(
     memory: Home, handoff: str | None
 ) -> None:
     async def main() -> None:
-        arguments: dict[str, Json] = {"text": handoff} if handoff is not None else {}
-        model = Scripted.by(lambda request: CallTools(call("finish", **arguments)) if text_of(request.messages[-1]) == "end"
-                            else Say("ok"))  # fmt: skip
+        ending = call("finish", text=handoff) if handoff is not None else call("finish")
+
+        def answer(request: ModelRequest) -> CallTools | Say:
+            return CallTools(ending) if text_of(request.messages[-1]) == "end" else Say("ok")
+
+        model = Scripted.by(answer)
         async with memory.agent(model, tools=[finish]) as h:
             root = await h.root()
             asked = await root.submit("end")
@@ -534,15 +535,17 @@ def test_s2_a_queued_submission_is_withdrawn_once_and_a_placed_or_settled_one_is
         async with home.agent(echo()) as h:
             root = await h.root()
             placed = await root.submit("one")
-            queued = [await root.submit("two"), await root.submit("three", when_busy="steer")]
-            note = await root.write("app.note")
-            assert [await each.abort() for each in (placed, *queued, note)] == [False, True, True, True]
-            assert [await each.abort() for each in (*queued, note)] == [False] * 3
+            queued: list[Submission[Answered] | Submission[Written]] = [
+                await root.submit("two"), await root.submit("three", when_busy="steer"), await root.write("app.note"),
+            ]  # fmt: skip
+            assert await placed.abort() is False
+            assert [await each.abort() for each in queued] == [True] * 3
+            assert [await each.abort() for each in queued] == [False] * 3
             assert await inbox_of(root) == []
             answered(await placed.wait())
             assert await placed.abort() is False
             assert await placed.status() == "done"
-            assert [await each.wait() for each in (*queued, note)] == [Unanswered(reason="aborted")] * 3
+            assert [await each.wait() for each in queued] == [Unanswered(reason="aborted")] * 3
             await h.wait_idle()
             await sound(h)
 

@@ -68,14 +68,18 @@ def ledger_of(death: Death) -> tuple[str, ...]:
     return death.ledger if isinstance(death, Cut) else ()
 
 
+DEATHS = pytest.mark.parametrize("deaths", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["once", "twice"])
+
+
+@DEATHS
 @pytest.mark.parametrize("hooked", [False, True], ids=["fused", "hooked"])
-def test_e3_an_unsafe_call_is_never_begun_twice_wherever_it_dies(hooked: bool) -> None:
+def test_e3_an_unsafe_call_is_never_begun_twice_wherever_it_dies(hooked: bool, deaths: int) -> None:
     finds: list[Told] = []
     trial = Trial(asks("pay", finds=finds))
     trial.tools, trial.models = [paying(trial, "unsafe")], [Scripted(CallTools(call("pay", amount=5)), Say("done"))]
     trial.extensions = [guarded(trial)] if hooked else []
     outcomes: Counter[tuple[str | None, ...]] = Counter()
-    for _ in trial.sweep(deaths=2):
+    for _ in trial.sweep(deaths=deaths):
         assert trial.ledger.count("begin 5") <= 1
         assert [each.name for each in finds] == ["pay"]
         assert finds[0].codes in ((), ("interrupted",))
@@ -84,16 +88,17 @@ def test_e3_an_unsafe_call_is_never_begun_twice_wherever_it_dies(hooked: bool) -
             assert "paid 5" in trial.ledger
         outcomes[finds[0].codes] += 1
     assert set(outcomes) == {(), ("interrupted",)}
-    assert trial.lives > 50
+    assert trial.lives > (50 if deaths > 1 else 7)
 
 
+@DEATHS
 @pytest.mark.parametrize("hooked", [False, True], ids=["fused", "hooked"])
-def test_e2_a_safe_call_runs_again_until_its_result_is_stored_and_not_once_more(hooked: bool) -> None:
+def test_e2_a_safe_call_runs_again_until_its_result_is_stored_and_not_once_more(hooked: bool, deaths: int) -> None:
     finds: list[Told] = []
     trial = Trial(asks("pay", finds=finds))
     trial.tools, trial.models = [paying(trial, "safe")], [Scripted(CallTools(call("pay", amount=5)), Say("done"))]
     trial.extensions = [guarded(trial)] if hooked else []
-    for died in trial.sweep(deaths=2):
+    for died in trial.sweep(deaths=deaths):
         assert finds[0].text == "paid 5"
         assert finds[0].codes == ()
         assert 1 <= trial.ledger.count("begin 5") <= 1 + died
@@ -181,6 +186,27 @@ def test_e2_only_what_was_safe_and_is_safe_runs_again(
         assert finds[0].error == (not runs)
         shown.add(finds[0].text.split("\n")[0])
     assert shown == ({"paid 5"} if runs else {"on its way", "<harness>"})
+
+
+def test_e2_stored_arguments_that_a_changed_tool_does_not_take_are_an_error_and_it_does_not_run() -> None:
+    finds: list[Told] = []
+    trial = Trial(asks("pay", finds=finds))
+    trial.models = [Scripted(CallTools(call("pay", amount=5)), Say("done"))]
+    trial.tools = [paying(trial, "safe")]
+    dying = [death for death in trial.live() if left(death).calls("execute") and "begin 5" in ledger_of(death)]
+
+    @tool(name="pay", replay="safe")
+    async def changed(cents: int) -> str:
+        """Pay."""
+        trial.did("changed")
+        return "paid"
+
+    trial.tools = [changed]
+    for death in dying:
+        trial.live(death)
+        assert finds[0].codes == ("invalid_arguments",)
+        assert "changed" not in trial.ledger
+    assert dying
 
 
 def working(trial: Trial, replay: Replay) -> Tool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 
@@ -399,3 +400,35 @@ def test_o1_a_calls_conversation_is_made_once_and_asked_once_wherever_it_dies(re
             assert len(made) <= 2
             assert all(count <= 1 for count in users)
         assert trial.ledger.count("delegate") <= (1 + died if replay == "safe" else 1)
+
+
+def test_o6_the_conversation_of_a_cut_call_sends_no_request_more_and_ends_with_it() -> None:
+    finds: list[Told] = []
+    trial = Trial(story(finds))
+
+    @tool()
+    async def delegate(call: Call) -> str:
+        """Delegate."""
+        child = await call.conversation(tools=[])
+        asked = await child.submit("sub", request_id=call.key("ask"))
+        settled = await asked.wait()
+        return settled.text if isinstance(settled, Answered) else settled.reason
+
+    def answer(request: ModelRequest) -> Say | CallTools:
+        last = request.messages[-1]
+        if role_of(last) == "user" and text_of(last) == "sub":
+            trial.did("asked below")
+            return Say("from below", chunks=4, delay=timedelta(seconds=1))
+        return CallTools(call("delegate")) if role_of(last) == "user" else Say("done")
+
+    trial.tools, trial.models = [delegate], [Scripted.by(answer)]
+    cut = 0
+    for death in trial.live():
+        assert isinstance(death, Cut)
+        below = [task for task in left(death).tasks if task.live and task.conversation != ROOT]
+        trial.live(death)
+        if below:
+            cut += 1
+            assert trial.ledger == list(death.ledger)
+            assert finds[0].codes == ("interrupted",)
+    assert cut > 5

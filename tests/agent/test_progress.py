@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,7 +75,7 @@ def test_v5_a_partial_answer_is_stored_at_most_so_often_and_never_lags_by_more(h
             assert isinstance(await (await (await h.root()).submit("go")).wait(), Answered)
 
     home.run(main())
-    gaps = [later - earlier for (earlier, _), (later, _) in zip(seen, seen[1:], strict=False)]
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(seen)]
     assert len(seen) == pytest.approx(5000 / every_ms, abs=2)
     assert min(gaps) >= every_ms / 1000 - 1e-6
     assert max(gaps) <= every_ms / 1000 + 0.011
@@ -117,7 +118,7 @@ def test_v5_large_progress_is_stored_less_often(memory: Home) -> None:
 
     memory.run(main())
     assert len(seen) < 60  # fifty seconds at the fixed pace would be five hundred
-    for (earlier, length), (later, _) in zip(seen, seen[1:], strict=False):
+    for (earlier, length), (later, _) in pairwise(seen):
         assert later - earlier >= max(0.1, length / CHARS_PER_S) - 1e-6
         assert later - earlier <= max(0.1, (length + 1000) / CHARS_PER_S) + 0.011
 

@@ -507,6 +507,7 @@ def scripted() -> Scripted:
     return Scripted.by(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["parallel", "sequential"])
 def test_o2_an_abort_at_any_moment_leaves_nothing_that_runs_and_a_result_for_every_call(
     execution: Literal["parallel", "sequential"],
@@ -520,6 +521,7 @@ def test_o2_an_abort_at_any_moment_leaves_nothing_that_runs_and_a_result_for_eve
     assert set(ends) <= {"aborted", "done"}
 
 
+@pytest.mark.slow
 def test_t8_a_tool_that_is_uninstalled_and_comes_back_at_any_moment_leaves_a_result_for_every_call() -> None:
     tools = Extension("busy", tools=busy_tools([]))
 

@@ -83,8 +83,8 @@ def test_s1_b10_submits_from_several_threads_with_one_request_id_are_one(tmp_pat
             threads = [threading.Thread(target=client) for _ in range(5)]
             for thread in threads:
                 thread.start()
-            while any(thread.is_alive() for thread in threads):
-                await asyncio.sleep(0.01)
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
             await h.wait_idle()
             assert len({id for id, _ in ids}) == 1
             assert sorted(match for _, match in ids) == ["new", *["same"] * 49]
@@ -175,10 +175,10 @@ def test_s1_b10_the_other_type_is_refused_before_any_write_and_the_first_stays_i
         async with home.agent(echo()) as h:
             root = await h.root()
             asked = await root.submit("hello", request_id="r")
-            with pytest.raises(RequestConflict, match="'r'.*input"):
+            with pytest.raises(RequestConflict, match=r"'r'.*input"):
                 await root.write("app.note", text="hello", request_id="r")
             written = await root.write("app.note", request_id="w")
-            with pytest.raises(RequestConflict, match="'w'.*write"):
+            with pytest.raises(RequestConflict, match=r"'w'.*write"):
                 await root.submit("hello", request_id="w")
             assert len(await submissions_of(h)) == 2
             assert isinstance(await asked.wait(), Answered)
@@ -270,9 +270,8 @@ def test_f1_every_wait_ends_when_the_storage_fails(tmp_path: Path) -> None:
         idle = asyncio.ensure_future(root.wait_idle())
         await asyncio.sleep(0.05)
         h.engine.session.poison(StorageError("gone", stored="unknown"))
-        for wait in (waiting, idle):
-            with pytest.raises(SessionFailed):
-                await asyncio.wait_for(wait, 10)
+        ended = await asyncio.gather(waiting, idle, return_exceptions=True)
+        assert [type(error) for error in ended] == [SessionFailed, SessionFailed]
         await h.closed
         await h.aclose()
 

@@ -14,7 +14,8 @@ import pytest
 from pidurable_nb import Call, Done, Extension, Harness, Input, Json, Output, Phase, Runtime, tool
 from pidurable_nb.agent import live
 from pidurable_nb.agent.hooking import HookApi, Hooks, Replace
-from pidurable_nb.errors import ToolError, ToolRefused
+from pidurable_nb.agent.settings import Settings
+from pidurable_nb.errors import StorageError, ToolError, ToolRefused
 from pidurable_nb.ids import ROOT, JsonObject
 from pidurable_nb.models import CallTools, Say, Scripted, call
 from pidurable_nb.records import task as stored
@@ -393,6 +394,29 @@ def test_t13_work_that_a_tool_leaves_behind_reaches_nothing_and_harms_nothing() 
 
     play(main())
     assert late == ["InvocationEnded"]
+
+
+def test_f3_a_store_of_the_tools_own_that_fails_or_is_closed_is_an_error_of_the_call_only() -> None:
+    async def closed(call: Call) -> str:
+        async with opened(Scripted("x"), settings=Settings()) as other:
+            root = await other.root()
+        await root.submit("too late")
+        return "never"
+
+    async def failed(call: Call) -> str:
+        raise StorageError("my own disk", stored="unknown")
+
+    assert of(closed).codes == ("tool_error",)
+    assert of(failed).codes == ("tool_error",)
+
+
+def test_a_nested_call_takes_an_object() -> None:
+    async def body(call: Call) -> str:
+        with pytest.raises(TypeError, match="JSON object"):
+            await call.run_tool("acts", [1])  # type: ignore[arg-type]
+        return "ok"
+
+    assert of(body).text == "ok"
 
 
 # -- an environment that goes wrong ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from pidurable_nb.lab.images import image
 from pidurable_nb.lab.recording import Recording, record
 from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
 from pidurable_nb.lab.vfs import RecordingVfs, replay
-from pidurable_nb.store.storage import Storage
+from pidurable_nb.store.storage import PutEntry, Storage
 from pidurable_nb.testing.storage_checks import commit, entry, start
 
 WAL_LIMIT = 12
@@ -120,8 +120,8 @@ def test_f4_some_operations_of_each_kind_fail_and_the_next_life_finishes_everyth
 ) -> None:
     every = list(places(whole, (fault,)))
     chosen = [place for place in every if place.op in ("truncate", "delete")][:2]
-    chosen += [place for place in every if place.op == "sync"][::5]
-    chosen += [place for place in every if place.op in ("write", "lock")][::23]
+    chosen += [place for place in every if place.op == "sync"][::7]
+    chosen += [place for place in every if place.op in ("write", "lock")][::41]
     found = said(all_right(whole, chosen, tmp_path))
     assert {stored for (_, doing, stored) in found if doing == "commit"} <= ({"unknown"} if fault == "eio" else {"no"})
 
@@ -137,7 +137,7 @@ def test_f1_a_disk_that_stays_broken_ends_the_session_and_the_next_life_finishes
 
 def test_f4_a_commit_whose_sync_failed_may_come_to_life_and_is_unknown(whole: Recording, tmp_path: Path) -> None:
     """SQLite says that it rolled back; a kill brings the commit back."""
-    told = [told for told in whole.told if told.barrier][0]
+    told = next(told for told in whole.told if told.barrier)
     syncs = [op.n for op in whole.ops if op.op == "sync"]
     run = run_fault(COUNTER, tmp_path, Place("eio", "sync", syncs.index(told.after_op) + 1), wal_limit_pages=WAL_LIMIT)
     failure = run.recording.failure
@@ -231,7 +231,7 @@ def test_work_that_is_no_scenario_is_recorded_and_goes_on_behind_a_full_disk(tmp
         await start(storage)
         for text in ("a", "b" * 50_000, "c"):
             with contextlib.suppress(StorageError):
-                stored.extend(await commit(storage, entry(storage, text=text)))
+                stored.append(await commit(storage, PutEntry(entry(storage.mint(), data=text))))
         await storage.close()
 
     (tmp_path / "whole").mkdir()

@@ -195,7 +195,7 @@ def test_e5_a_barrier_syncs_sidecars_then_the_line_and_an_ordinary_commit_only_s
             if fsync:
                 assert made == ["create doc", "append doc", "sync doc", "sync folder", "append main"]
                 assert changed == ["append doc", "sync doc", "append main"]
-                assert barrier == ["append main", "sync main"]
+                assert barrier == ["append main", "sync main", "append main"]  # the last notes how far it is synced
             else:
                 assert made == ["create doc", "append doc", "append main"]
                 assert changed == ["append doc", "append main"]
@@ -207,6 +207,32 @@ def test_e5_a_barrier_syncs_sidecars_then_the_line_and_an_ordinary_commit_only_s
                 assert closing == ["sync main", "append main", "unlink doc", "sync folder"]
             else:
                 assert closing == ["unlink doc"]
+
+    asyncio.run(main())
+
+
+def test_e5_damage_before_the_synced_length_is_no_torn_tail(tmp_path: Path) -> None:
+    async def main() -> None:
+        storage = await opened(tmp_path / "s", fsync=True)
+        await start(storage)
+        await commit(storage, barrier=True)
+        await note(storage)
+        await note(storage)
+        main = (tmp_path / "s" / "main.jsonl").read_bytes()
+        synced = max(int(str(line["line"]["synced"])) for line in lines(tmp_path / "s" / "main.jsonl"))  # type: ignore[index]
+        assert 0 < synced < len(main)
+        for at in range(0, len(main), 5):
+            shutil.rmtree(tmp_path / "cut", ignore_errors=True)
+            (tmp_path / "cut").mkdir()
+            (tmp_path / "cut" / "main.jsonl").write_bytes(main[:at] + bytes([main[at] ^ 4]) + main[at + 1 :])
+            if at < synced:
+                with pytest.raises(DamagedStore, match=rf"{synced} bytes of it were on disk"):
+                    await opened(tmp_path / "cut")
+                continue
+            again = JsonlStorage(tmp_path / "cut", inline=True)
+            assert 3 <= (await again.open()).next_seq <= 5
+            await again.close()
+        await storage.close()
 
     asyncio.run(main())
 
