@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from pidurable_nb.agent import boundary, live, runs
 from pidurable_nb.agent.boundary import Head, Item, QueueModes
 from pidurable_nb.engine.launching import Launching
-from pidurable_nb.errors import ConversationBusy, RequestConflict
+from pidurable_nb.errors import ConversationBusy, RequestConflict, StorageRequestError
 from pidurable_nb.ids import ABSENT, Absent, ConversationId, Json, JsonObject, SubmissionId
 from pidurable_nb.records.message import blocks_of, items
 from pidurable_nb.records.strict import detach, same
@@ -30,6 +30,7 @@ from pidurable_nb.session.transaction import Transaction
 Match = Literal["new", "same", "differs", "unknown"]
 """S1: whether the request was admitted now, or what an admitted one asked for compares to."""
 WhenBusy = Literal["follow_up", "steer", "reject"]
+_WHEN_BUSY: Final[tuple[WhenBusy, ...]] = get_args(WhenBusy)
 _TYPES: dict[Literal["input", "write"], str] = {"input": "an input", "write": "a write"}
 
 
@@ -66,9 +67,15 @@ class InputDraft:
     data: Json | Absent = ABSENT
 
     def stored_content(self) -> Json:
-        """The content as it is stored. Raises NotJson."""
-        content: Json = self.content if isinstance(self.content, str) else list(self.content)
-        return detach(content, at="$.content")
+        """The content as it is stored. Raises NotJson, StorageRequestError for what is neither text nor blocks."""
+        if isinstance(self.content, str):
+            return self.content
+        for index, block in enumerate(self.content):
+            if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+                raise StorageRequestError(
+                    f"content[{index}] is {block!r}; content is text, or blocks as {{'type': 'text', 'text': 'hello'}}"
+                )
+        return detach(list(self.content), at="$.content")
 
     def entry(self) -> JsonObject:
         """What it is placed under; empty for `pi.user`."""
@@ -105,6 +112,8 @@ async def admit_input(
 
     Raises ConversationBusy when it may not wait (S3), RequestConflict for a request id of a write.
     """
+    if when_busy not in _WHEN_BUSY:
+        raise StorageRequestError(f"when_busy={when_busy!r}: one of {', '.join(_WHEN_BUSY)} (S3)")
     known = await _known(tx, conversation, request_id, "input")
     content, entry = draft.stored_content(), draft.entry()
     if known is not None:
@@ -163,7 +172,8 @@ async def _queue(
     """Behind what waits; where nothing runs, that is a final boundary (S4)."""
     if busy:
         box = await tx.edit(live.INBOX, live.at(live.INBOX, record.conversation))
-        box["items"] = [*(waiting.raw for waiting in boundary.items_of(box)), item.raw]
+        waiting = box.get("items")
+        box["items"] = [*(waiting if isinstance(waiting, list) else ()), item.raw]
         tx.put_submission(record)
         return
     selection = await boundary.select(tx, record.conversation, "final", modes, joined=(item,))

@@ -109,20 +109,20 @@ class Conversation:
         Durability: admitted on return; with a `request_id` once, across restarts and races, behind a barrier (S1, E5).
         Raises RequestConflict when the request id was admitted for another type.
         """
-        if kind.startswith("pi."):
-            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's")
+        _check_kind(kind)
         return await self._write(WriteDraft(kind=kind, text=text, data=data), request_id)
 
     async def _write(self, draft: WriteDraft, request_id: str | None) -> Submission[Written]:
         harness = self._harness
         engine = harness.engine
         await engine.kin.know(self.id)
-        modes = harness.settings.queues
         with engine.runs.launching() as launch:
             async with engine.session.block(
                 ConversationSubject(self.id), barrier=request_id is not None, conversation=self.id, laws=("S1",)
             ) as tx:
-                admitted = await admit_write(tx, launch, self.id, draft, request_id=request_id, modes=modes)
+                admitted = await admit_write(
+                    tx, launch, self.id, draft, request_id=request_id, modes=harness.settings.queues
+                )
         return Submission(harness, admitted.id, admitted.match)
 
     @forwarded
@@ -141,22 +141,23 @@ class Conversation:
         is refused (`reject`) (S3). `kind` and `data` place it as an application's entry instead of `pi.user`.
 
         Durability: admitted on return; with a `request_id` once, across restarts and races, behind a barrier (S1, E5).
-        Raises ConversationBusy, RequestConflict when the request id was admitted for a write, NotJson.
+        Raises ConversationBusy, RequestConflict when the request id was admitted for a write, NotJson, and
+        StorageRequestError for content that is neither text nor blocks.
         """
-        if kind is not None and kind.startswith("pi."):
-            raise StorageRequestError(f"entry kind {kind!r}: kinds that start with 'pi.' are the harness's")
+        if kind is not None:
+            _check_kind(kind)
         harness = self._harness
         engine = harness.engine
         await engine.kin.know(self.id)
         draft = InputDraft(content=content, kind=kind, data=data)
-        modes = harness.settings.queues
         with engine.runs.launching() as launch:
             async with engine.session.block(
                 ConversationSubject(self.id), barrier=request_id is not None, conversation=self.id, laws=("S1",)
             ) as tx:
                 admitted = await admit_input(
-                    tx, launch, self.id, draft, request_id=request_id, when_busy=when_busy, modes=modes
-                )
+                    tx, launch, self.id, draft, request_id=request_id, when_busy=when_busy,
+                    modes=harness.settings.queues,
+                )  # fmt: skip
         return Submission(harness, admitted.id, admitted.match)
 
     @forwarded
@@ -284,3 +285,8 @@ class Conversation:
             if agent is not None:
                 await configure(tx.rows, child, agent)
         return Conversation(self._harness, child)
+
+
+def _check_kind(kind: str) -> None:
+    if not kind or kind.startswith("pi."):
+        raise StorageRequestError(f"entry kind {kind!r}: it is not empty, and those that start with 'pi.' are reserved")

@@ -19,7 +19,8 @@ from typing import Final, Literal
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.disk import BLOCK, SECTOR, Blocks, Disk, Item, Link, Piece, Resize, State, Unlink
-from pidurable_nb.lab.recording import Promise, Recording
+from pidurable_nb.lab.promises import Promise
+from pidurable_nb.lab.recording import Recording
 from pidurable_nb.lab.vfs import FileOp
 
 __all__ = ["Effort", "Image", "NoSuchImage", "image", "kill_images", "power_images"]

@@ -12,26 +12,25 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pidurable_nb.errors import DamagedStore, NewerFormat, NotAStore
 from pidurable_nb.records.codec import BadRecord
 from pidurable_nb.store.copying import named
 from pidurable_nb.store.jsonl_lines import FORMAT, MainLine, Mark, Marker, Opening, begun, main_line, ours, unsealed
 
-MOST_BEGUN = 4096
+MOST_BEGUN: Final = 4096
 """The most bytes that a store which was never made to the end can have left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainFile:
-    """What `main.jsonl` says. `good` is how many bytes of it count, `torn` how many behind them do not; `synced` how
-    many were on disk when the last line was written."""
+    """What `main.jsonl` says. `good` is how many bytes of it count, `torn` how many behind them do not."""
 
     opening: Opening | None
     markers: tuple[Marker, ...]
     good: int
     torn: int
-    synced: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,6 @@ def read_main(path: Path, data: bytes) -> MainFile:
         markers=tuple([line for line in good.lines if isinstance(line, Marker)]),
         good=good.end,
         torn=len(data) - good.end,
-        synced=good.synced,
     )
 
 
@@ -79,9 +77,15 @@ def _scan(path: Path, data: bytes, start: int) -> _Good:
         if body is None:
             break
         try:
-            lines.append(main_line(body))
+            line = main_line(body)
         except BadRecord as bad:
             raise _unknown(path, start, bad, lines) from bad
+        if isinstance(line, Opening) and line.format > FORMAT:
+            raise NewerFormat(
+                f"{named(path)} has format {line.format}, and this version knows {FORMAT}; upgrade pidurable_nb",
+                path=path,
+            )
+        lines.append(line)
         start = end + 1
     return _Good(lines, start)
 
@@ -131,17 +135,13 @@ def _behind(data: bytes, bad: int) -> _Good:
 
 def _check_order(path: Path, lines: list[MainLine]) -> None:
     """Raise unless the lines are those of one store, each behind the one before."""
-    if not isinstance(lines[0], Opening):
+    first = lines[0]
+    if not isinstance(first, Opening):
         raise DamagedStore(f"{named(path)} has lost its beginning; restore a copy of the folder", path=path)
     seq = token = 0
     for line in lines:
         match line:
-            case Opening() if line.format > FORMAT:
-                raise NewerFormat(
-                    f"{named(path)} has format {line.format}, and this version knows {FORMAT}; upgrade pidurable_nb",
-                    path=path,
-                )
-            case Opening() if line.token != token + 1 or line.origin != _first(lines).origin:
+            case Opening() if line.token != token + 1 or line.origin != first.origin:
                 raise DamagedStore(
                     f"{named(path)} has an opening behind commit {seq} that is not the one after {token}: two writers, "
                     "or two stores in one; restore a copy of the folder",
@@ -157,9 +157,3 @@ def _check_order(path: Path, lines: list[MainLine]) -> None:
                 seq = line.seq
             case Mark():
                 pass
-
-
-def _first(lines: list[MainLine]) -> Opening:
-    first = lines[0]
-    assert isinstance(first, Opening)
-    return first

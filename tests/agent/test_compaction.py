@@ -202,6 +202,31 @@ def test_s4_k1_a_summary_that_cuts_before_what_a_newer_one_cut_is_stale(memory: 
     memory.run(main())
 
 
+def test_s4_k1_a_summary_in_an_idle_conversation_runs_what_waits_there_behind_it(memory: Home) -> None:
+    async def main() -> None:
+        def answer(request: ModelRequest) -> Answer:
+            if is_summary(request):
+                return Say("so far")
+            return Break("401 no", delay=SECOND) if text_of(request.messages[-1]) == "fail" else Say(LONG)
+
+        async with memory.agent(Scripted.by(answer), settings=BY_HAND) as h:
+            root = await h.root()
+            await talk(h, 3)
+            await root.submit("fail")
+            waits = await root.submit("waits")
+            await h.wait_idle()
+            assert await waits.status() == "queued"
+            found = await result(h, await root.compact())
+            assert isinstance(await (await h.submission(int(str(found["submissionId"])))).wait(), Written)
+            assert isinstance(await waits.wait(), Answered)
+            kinds = [entry.kind for entry in (await root.entries(limit=1000, order="ascending")).items]
+            assert kinds[-4:] == ["pi.compaction", "pi.user", "pi.system", "pi.assistant"]
+            await h.wait_idle()
+            await sound(h)
+
+    memory.run(main())
+
+
 @pytest.mark.parametrize("decision", ["declines", "brings the summary", "raises"])
 def test_e4_k1_before_compact_decides_before_a_model_is_asked(memory: Home, decision: str) -> None:
     seen: list[Compacting] = []

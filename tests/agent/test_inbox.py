@@ -579,7 +579,7 @@ def test_s4_aborting_a_conversation_withdraws_its_whole_queue_however_long_it_is
         async with memory.agent(echo(), tools=[nap]) as h:
             root = await h.root()
             await root.submit("nap")
-            queued = [await root.submit(f"{n}") for n in range(450)]
+            queued = [await root.submit(f"{n}") for n in range(210)]  # more than one page
             await root.abort()
             assert {await each.status() for each in queued} == {"unanswered"}
             assert await inbox_of(root) == []

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
 
-from pidurable_nb import AgentChange, Answered, Extension, Harness, Settings, Written, tool
+from pidurable_nb import AgentChange, Answered, Extension, Harness, Settings, Unanswered, Written, tool
 from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.extension import section
 from pidurable_nb.agent.hooking import HookApi, Hooks
 from pidurable_nb.agent.submission import Submission
 from pidurable_nb.clock import LoopClock
-from pidurable_nb.ids import EntryId
+from pidurable_nb.errors import SessionFailed, StorageError
+from pidurable_nb.ids import EntryId, JsonObject
 from pidurable_nb.lab import loop
-from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
+from pidurable_nb.models import Answer, CallTools, Defer, ModelRequest, Say, Scripted, call
 from pidurable_nb.records import task as stored
-from pidurable_nb.records.message import Message, ToolCall, role_of, text_of
+from pidurable_nb.records.message import Message, ToolCall, role_of, text_of, usage_of
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.memory import MemoryStorage
+from pidurable_nb.store.storage import Storage
 from tests.agent.conftest import Interrupter, Lives, sound, submissions_of
+from tests.agent.test_failure import Hiccup, Mode
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Home
@@ -395,3 +400,166 @@ def test_b16_s2_s4_whatever_is_asked_at_any_moment_of_any_run_ends_in_a_stated_c
     while at < moments(act, tool=tool, extension=hooks, at=at):
         at += 1
     assert at > 50
+
+
+# --- F1, B12: any storage call fails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["not done", "done and not said"])
+def test_f1_b12_whichever_storage_call_fails_the_next_life_answers_once(mode: Mode) -> None:
+    def life(store: Storage, reports: list[BaseException]) -> None:
+        async def main() -> None:
+            async with Harness.open(
+                store, models=[teacher("a")], tools=[look], settings=Settings(clock=LoopClock()),
+                on_report=reports.append,
+            ) as h:  # fmt: skip
+                root = await h.root()
+                asked = await root.submit("go", request_id="go")
+                await root.submit("then", request_id="then")
+                found = await asked.wait()
+                assert isinstance(found, Answered)
+                await h.wait_idle()
+                assert [record.status for record in await submissions_of(h)] == ["done", "done"]
+                told = await transcript(root)
+                assert told.count("user: go") == told.count("assistant: heard: go") == 1
+                await sound(h)
+
+        loop.run(main(), limit=200_000)
+
+    counted = Hiccup(MemoryStorage(), None)
+    life(cast("Storage", counted), [])
+    for fail_at in range(1, len(counted.calls) + 1):
+        store, reports = MemoryStorage(), list[BaseException]()
+        failing = Hiccup(store, fail_at, mode)
+        try:
+            with suppress(SessionFailed, StorageError):
+                life(cast("Storage", failing), reports)
+            loop.run(store.close())
+            life(store, [])
+        except BaseException as error:
+            error.add_note(f"call {fail_at}, {counted.calls[fail_at - 1]}, failed")
+            raise
+        ends = [report for report in reports if isinstance(report, SessionFailed)]
+        assert len(ends) == (failing.error is not None and fail_at > 1 and counted.calls[fail_at - 1] != "close")
+
+
+# --- Idle and spent ---------------------------------------------------------------------------------------------------
+
+
+def test_o3_wait_idle_of_a_conversation_waits_for_its_whole_queue_and_for_no_other_conversation(home: Home) -> None:
+    async def main() -> None:
+        slow = Scripted(Say("slow", delay=600 * SECOND), name="slow")
+        async with home.agent(teacher("a"), slow, tools=[look]) as h:
+            root, other = await h.root(), await h.create(agent=AgentChange(model=slow.ref))
+            await other.submit("hello")
+            asked = [await root.submit(text) for text in ("go", "then", "and then")]
+            assert await root.busy()
+            await root.wait_idle()
+            assert [await each.status() for each in asked] == ["done"] * 3
+            assert await root.busy() is False
+            assert await other.busy()
+            waiting = asyncio.ensure_future(h.wait_idle())
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            await other.abort()
+            await waiting
+            await sound(h)
+
+    home.run(main())
+
+
+def test_s2_a_conversation_whose_harness_is_paused_is_not_idle(memory: Home) -> None:
+    async def main() -> None:
+        async with memory.agent(teacher(), run=False) as h:
+            root = await h.root()
+            asked = await root.submit("hello")
+            waiting = asyncio.ensure_future(root.wait_idle())
+            await asyncio.sleep(10)
+            assert not waiting.done()
+            [verdict] = await h.verdicts()
+            assert verdict.name == "start"
+            h.resume()
+            await waiting
+            assert await asked.status() == "done"
+
+    memory.run(main())
+
+
+def test_usage_is_what_the_answers_say_in_each_conversation_and_the_sum_of_all(home: Home) -> None:
+    async def main() -> None:
+        one, two = teacher("a"), Scripted.by(lambda _: Say("two" * 40), name="two")
+        async with home.agent(one, two, tools=[look]) as h:
+            root = await h.root()
+            other = await h.create(agent=AgentChange(model=two.ref))
+            for where in (root, other, root):
+                await (await where.submit("go")).wait()
+            child = await root.fork(at=(await root.entries(limit=1)).items[0].id)
+            assert (await child.usage()).models == {}
+            await h.wait_idle()
+            total = 0
+            for where, model in ((root, "scripted/teacher"), (other, "scripted/two")):
+                page = await where.entries(limit=1000)
+                messages = [m for entry in page.items for m in entry.model or () if role_of(m) == "assistant"]
+                tokens = [int(str(usage_of(m)["totalTokens"])) for m in messages]
+                usage = await where.usage()
+                assert {model: sum(tokens)} == {name: each["totalTokens"] for name, each in usage.models.items()}
+                total += sum(tokens)
+            spent = (await h.usage()).models
+            assert sum(each["totalTokens"] for each in spent.values()) == total > 0  # type: ignore[misc]
+
+    home.run(main())
+
+
+# --- Outcomes that the engine writes ----------------------------------------------------------------------------------
+
+
+def test_t9_s2_a_run_whose_abort_is_cut_off_again_and_again_is_given_up_and_its_input_settled() -> None:
+    class Hangs(Scripted):
+        async def cancel(self, handle: JsonObject) -> None:
+            await asyncio.sleep(1_000_000)
+
+    store = MemoryStorage()
+    states: list[object] = []
+    reached: list[str] = []
+
+    async def life(n: int, store: MemoryStorage) -> MemoryStorage:
+        await store.close()
+        h = await Harness.open(
+            store, models=[Hangs(Defer(Say("later"), 3600 * SECOND))],
+            settings=Settings(clock=LoopClock(), restart_limit=3),
+        )  # fmt: skip
+        root = await h.root()
+        asked = await root.submit("go", request_id="go")
+        await asyncio.sleep(5)
+        if n == 0:
+            for task in await h.tasks(live=True):
+                await h.abort(task.id)
+            await asyncio.sleep(5)
+        reached.append((await asked.record()).status)
+        if reached[-1] != "placed":
+            states.append(await asked.wait())
+            await sound(h)
+        killed = copy.deepcopy(store)
+        await h.aclose()
+        return killed
+
+    for n in range(5):
+        store = loop.run(life(n, store))
+    assert reached == ["placed", "placed", "placed", "unanswered", "unanswered"]
+    found = states[0]
+    assert isinstance(found, Unanswered)
+    assert (found.reason, found.detail) == ("faulted", "its abort handler was cut off 3 times")
+
+
+def test_b03_e4_an_after_tools_hook_that_raises_is_reported_and_the_run_goes_on(memory: Home) -> None:
+    async def wrong(assistant: EntryId, results: tuple[EntryId, ...], api: HookApi) -> None:
+        raise RuntimeError("not now")
+
+    async def main() -> None:
+        extension = Extension("wrong", hooks=Hooks(after_tools=wrong))
+        async with memory.agent(teacher("a"), tools=[look], extensions=[extension]) as h:
+            assert isinstance(await (await (await h.root()).submit("go")).wait(), Answered)
+            await sound(h)
+
+    memory.run(main())
+    assert [str(report) for report in memory.reports] == ["not now"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import Answered, Harness, Json, Settings
-from pidurable_nb.errors import NotJson, RequestConflict, SessionFailed, StorageError
+from pidurable_nb.errors import NotJson, RequestConflict, SessionFailed, StorageError, StorageRequestError
 from pidurable_nb.ids import SubmissionId
 from pidurable_nb.models import Break, Say, Scripted
 from pidurable_nb.records.message import text_of
@@ -214,6 +214,44 @@ def test_s1_an_input_that_cannot_be_stored_admits_nothing(memory: Home) -> None:
             assert await submissions_of(h) == []
             assert await h.tasks() == ()
             assert (await root.submit("x", request_id="r")).match == "new"
+
+    memory.run(main())
+
+
+def test_s1_what_is_no_content_no_kind_and_no_answer_to_busy_is_refused(memory: Home) -> None:
+    async def main() -> None:
+        async with memory.agent(echo()) as h:
+            root = await h.root()
+            wrong: list[object] = [["hello"], {"type": "text", "text": "x"}, [{"text": "x"}], [None]]
+            for content in wrong:
+                with pytest.raises(StorageRequestError, match="content"):
+                    await root.submit(content)  # type: ignore[arg-type]
+            with pytest.raises(StorageRequestError, match="when_busy"):
+                await root.submit("x", when_busy="later")  # type: ignore[arg-type]
+            for kind in ("", "pi.user"):
+                with pytest.raises(StorageRequestError, match="kind"):
+                    await root.submit("x", kind=kind)
+                with pytest.raises(StorageRequestError, match="kind"):
+                    await root.write(kind)
+            assert await submissions_of(h) == []
+
+    memory.run(main())
+
+
+def test_e5_s1_the_admission_of_a_request_with_an_id_is_a_barrier_and_of_one_without_is_none(memory: Home) -> None:
+    async def main() -> None:
+        async with memory.agent(echo()) as h:
+            root = await h.root()
+            barriers: list[bool] = []
+            h.engine.session.subscribe(
+                lambda changes: barriers.append(changes.barrier) if changes.submissions else None
+            )
+            await root.write("app.note")
+            await root.write("app.note", request_id="w")
+            found = await root.submit("x", request_id="r")
+            await found.wait()
+            await (await root.submit("x")).wait()
+            assert barriers == [False, True, True, False, False, False]
 
     memory.run(main())
 

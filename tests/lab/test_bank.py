@@ -59,6 +59,16 @@ def test_item_three_is_declined_whenever_it_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("server")
+def test_e6_without_a_key_who_asks_twice_is_paid_twice_and_the_books_say_so(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    receipts = [do(ledger, "refund", lambda: bank.pay_back("A-1", 500)) for _ in range(2)]
+    assert receipts == ["R-A-1-1", "R-A-1-2"]
+    assert do(ledger, "look", lambda: bank.paid_back("A-1")) == 1000
+    assert do(ledger, "look", lambda: bank.paid_back("A-2")) == 0
+    assert applied(ledger) == {"pay back A-1": 2}
+
+
+@pytest.mark.usefixtures("server")
 def test_a_refund_gives_back_what_its_key_took_once(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     take(ledger, 2, "k")

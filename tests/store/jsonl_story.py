@@ -256,19 +256,19 @@ async def tell(folder: Path, *, seed: int, groups: int, fsync: bool) -> Told:
     )
 
 
-async def wrong_with(image: Image, told: Told, bounds: tuple[int, int], folder: Path) -> str:
+async def wrong_with(image: Image, told: Told, bounds: tuple[int, int], folder: Path, *, go_on: bool = True) -> str:
     """What is wrong with the store that an image holds: nothing, or one sentence.
 
-    It is opened and looked at, one commit is added, and it is opened and looked at once more.
+    It is opened and looked at; to go on, one commit is added, and it is opened and looked at once more.
     """
     put(image, folder)
     try:
-        return await _looked_at(told, bounds, folder)
+        return await _looked_at(told, bounds, folder, go_on=go_on)
     except (PidurableError, OSError) as error:
         return f"{type(error).__name__}: {error}"
 
 
-async def _looked_at(told: Told, bounds: tuple[int, int], folder: Path) -> str:
+async def _looked_at(told: Told, bounds: tuple[int, int], folder: Path, *, go_on: bool) -> str:
     low, high = bounds
     storage = JsonlStorage(folder, inline=True)
     opened = await storage.open()
@@ -281,6 +281,8 @@ async def _looked_at(told: Told, bounds: tuple[int, int], folder: Path) -> str:
         probe = EntryId(storage.mint())
         if probe < told.next_ids[count]:
             return f"id {probe} is minted again"
+        if not go_on:
+            return ""
         await storage.commit([Commit((PutEntry(entry(probe, ConversationId(2**40), data="probe")),))])
     finally:
         await storage.close()
