@@ -70,7 +70,8 @@ class InputDraft:
         """The content as it is stored. Raises NotJson, StorageRequestError for what is neither text nor blocks."""
         if isinstance(self.content, str):
             return self.content
-        for index, block in enumerate(self.content):
+        blocks: Sequence[object] = self.content
+        for index, block in enumerate(blocks):
             if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
                 raise StorageRequestError(
                     f"content[{index}] is {block!r}; content is text, or blocks as {{'type': 'text', 'text': 'hello'}}"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,7 +332,7 @@ class Harness:
         await self.engine.answers.idle()
 
     @asynccontextmanager
-    async def moving(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async def moving(self) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
         """Gives what returns after the next commit. Raises SessionClosed or SessionFailed when there will be none."""
         moved = asyncio.Event()
         dispose = self._session.subscribe(lambda changes: moved.set())

@@ -81,7 +81,7 @@ def test_e4_a_hook_cannot_change_a_result_in_place() -> None:
         assert result.content is not None
         block = result.content[0]
         assert isinstance(block, dict)
-        block["text"] = object()
+        block["text"] = "changed"
 
     found, reports = seen(Hooks(after_tool=meddles))
     assert found.text == "saw x"
