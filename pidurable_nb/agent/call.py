@@ -129,7 +129,7 @@ class Call(Injected):
 
     # -- reporting -----------------------------------------------------------------------------------------------------
 
-    def output(self, chunk: str | bytes) -> None:
+    def progress(self, chunk: str | bytes) -> None:
         """Append to the running output, like a standard output. What is kept of it is bounded by the tool's limits.
 
         Durability: in `pi.live` within the next window of progress (V5). A tool that returns None answers with it.

@@ -118,16 +118,6 @@ class Disk:
     _inodes: dict[str, int] = field(default_factory=dict)
     _made: int = 0
 
-    @classmethod
-    def holding(cls, files: Mapping[str, bytes]) -> Disk:
-        """A disk on which these files are safe."""
-        disk = cls()
-        for name, content in files.items():
-            for item in (disk._link(name), Piece(disk._inodes[name], 0, content)):
-                disk.now.apply(item)
-                disk.safe.apply(item)
-        return disk
-
     def items(self, op: FileOp) -> tuple[Item, ...]:
         """What the operation changes; nothing where it is a sync. Raises: ValueError when its data was not recorded."""
         match op.op:

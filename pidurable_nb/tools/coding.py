@@ -114,7 +114,7 @@ async def bash(
 
     def receive(data: bytes, stream: Stream) -> None:  # a character of one stream may be cut by a piece of the other
         if text := decoders[stream].decode(data):
-            call.output(text)
+            call.progress(text)
 
     timeout = None if timeout_seconds is None else timedelta(seconds=timeout_seconds)
     try:
@@ -123,7 +123,7 @@ async def bash(
         raise ToolError(f"the command could not be started: {error}") from error
     for decoder in decoders.values():
         if text := decoder.decode(b"", final=True):
-            call.output(text)
+            call.progress(text)
     _report(ran, call)
     if ran.timed_out:
         raise ToolError(f"the command was ended after {timeout_seconds:g} seconds (exit code {ran.exit_code})")

@@ -24,7 +24,7 @@ class Injected:
         """Where the call reaches files and processes; None where the harness was given none."""
         raise NotImplementedError
 
-    def output(self, chunk: str | bytes) -> None:
+    def progress(self, chunk: str | bytes) -> None:
         """More running output, as a program writes it; bounded by the tool's limits.
 
         It is the tool's content when the tool returns none.

@@ -43,7 +43,7 @@ class OutputLimits:
 class Output:
     """What a tool answers.
 
-    `content` is text or content blocks; None means what the call gave to `output()`. `details` are for renderers, and
+    `content` is text or content blocks; None means what the call gave to `progress()`. `details` are for renderers, and
     ABSENT means the last running ones. `usage` is what the tool itself spent on models. `add_tools` are offered from
     the next request on, `terminate` ends the run when all results of the round ask for it, and `handoff` ends it with
     a fresh context that begins with this text. `structured` is what a function returned, where that was JSON.

@@ -141,7 +141,7 @@ def test_after_tools_sees_every_result_in_call_order_before_the_round_goes_on() 
 @tool()
 async def hangs(call: Call) -> str:
     """Hang."""
-    call.output("half\n")
+    call.progress("half\n")
     call.diagnostic(Diagnostic(severity="info", message="spilled"))
     await call.details({"at": 1})
     await asyncio.sleep(1000)

@@ -47,7 +47,7 @@ def paying(trial: Trial, replay: Replay) -> Tool:
     async def pay(amount: int, call: Call) -> str:
         """Pay."""
         trial.did(f"begin {amount}")
-        call.output("on its way\n")
+        call.progress("on its way\n")
         await asyncio.sleep(1)  # the output so far is stored meanwhile
         trial.did(f"paid {amount}")
         return f"paid {amount}"

@@ -151,7 +151,7 @@ def test_v5_b21_a_long_streamed_answer_costs_what_is_new_in_it(every_ms: int) ->
 async def pour(n: int, call: Call) -> str:
     """A megabyte of running output."""
     for _ in range(100):
-        call.output("0123456789abcdef" * 6 + "\n" + "x" * 9_900 + "\n")
+        call.progress("0123456789abcdef" * 6 + "\n" + "x" * 9_900 + "\n")
         await asyncio.sleep(0.01)
     return f"poured {n}: " + "y" * 1_000_000
 

@@ -135,7 +135,7 @@ def test_v5_the_output_details_and_remarks_that_were_stored_are_in_the_result_of
     async def prints(call: Call) -> str:
         """Print."""
         for n in range(3000):
-            call.output(f"line {n}\n")
+            call.progress(f"line {n}\n")
         call.diagnostic(Diagnostic(severity="info", message="spilled to /tmp/x"))
         await call.details({"pid": 7})
         trial.did("reported")
@@ -174,7 +174,7 @@ async def pay(amount: int, call: Call) -> str:
     "Pay."
     with open(ledger, "a") as out:
         print("begin", call.key("charge"), file=out, flush=True)
-    call.output("on its way\\n")
+    call.progress("on its way\\n")
     await call.details({"at": 1})
     if where == "inside" and len(Path(ledger).read_text().splitlines()) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -278,7 +278,7 @@ def test_b12_a_storage_that_fails_at_any_commit_ends_the_harness_and_the_next_op
     async def pay(n: int, call: Call) -> str:
         """Pay."""
         ledger.append(f"begin {n}")
-        call.output("half\n")
+        call.progress("half\n")
         await call.details(n)
         return f"paid {n}"
 

@@ -428,7 +428,7 @@ def busy_tools(trace: list[str]) -> list[Tool]:
     async def slow(n: int, call: Call) -> str:
         """Slow."""
         trace.append(f"begin {n}")
-        call.output("working\n")
+        call.progress("working\n")
         await asyncio.sleep(n)
         trace.append(f"end {n}")
         return f"slow {n}"

@@ -64,7 +64,7 @@ def test_e4_a_raise_is_an_error_result_with_the_output_so_far_and_the_task_fails
     @tool()
     async def fails(call: Call) -> str:
         """Fails."""
-        call.output("half\n")
+        call.progress("half\n")
         call.diagnostic(Diagnostic(severity="info", message="spilled"))
         await call.details({"at": 3})
         raise ValueError("no such host")
@@ -204,7 +204,7 @@ def test_v5_running_output_is_bounded_to_whole_lines_and_says_what_was_dropped(r
     async def prints(call: Call) -> None:
         """Prints."""
         for n in range(10_000):
-            call.output(f"line {n}\n")
+            call.progress(f"line {n}\n")
 
     found = one(prints)
     kept, _, said = found.text.partition("<harness>")
@@ -223,7 +223,7 @@ def test_v5_two_hundred_megabytes_of_output_leave_fifty_kibibytes() -> None:
         """Prints."""
         block = ("x" * 99 + "\n") * 10_000
         for _ in range(200):
-            call.output(block)
+            call.progress(block)
             await asyncio.sleep(0)
 
     found = one(prints)
@@ -385,10 +385,10 @@ def test_v5_progress_is_in_the_slot_while_the_tool_runs_and_gone_with_its_result
         @tool()
         async def works(call: Call) -> str:
             """Works."""
-            call.output("one\n")
+            call.progress("one\n")
             call.diagnostic(Diagnostic(severity="info", message="hm"))
             await call.details({"step": 1})
-            call.output("two\n")
+            call.progress("two\n")
             await asyncio.sleep(1)
             return "ok"
 
@@ -578,7 +578,7 @@ def test_t13_nothing_of_a_call_works_once_the_tool_has_returned() -> None:
     async def after_tool(asked: ToolCall, result: Output, api: HookApi) -> None:
         call = kept[0]
         with pytest.raises(InvocationEnded):
-            call.output("late")
+            call.progress("late")
         with pytest.raises(InvocationEnded):
             call.diagnostic(Diagnostic(severity="info", message="late"))
         for late in (

@@ -150,7 +150,7 @@ def test_c7_what_cannot_be_reported_is_refused_at_the_call_that_reports_it() -> 
             await call.memo("app.x", None)  # type: ignore[type-var]
         for wrong in (3, None, ["x"]):
             with pytest.raises(TypeError):
-                call.output(wrong)  # type: ignore[arg-type]
+                call.progress(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="a diagnostic is"):
             call.diagnostic("text")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="both are text"):
@@ -374,7 +374,7 @@ def test_t13_work_that_a_tool_leaves_behind_reaches_nothing_and_harms_nothing() 
         async def straggler() -> None:
             await asyncio.sleep(0.5)
             try:
-                call.output("late")
+                call.progress("late")
             except Exception as error:
                 late.append(type(error).__name__)
 
@@ -521,7 +521,7 @@ def test_b19_odd_text_is_the_same_before_and_after_a_reopening(text: str, tmp_pa
     @tool()
     async def odd(call: Call) -> Output:
         """Odd."""
-        call.output(text)
+        call.progress(text)
         call.diagnostic(Diagnostic(severity="info", message=text))
         await call.details({text: text})
         assert await call.memo("app.odd", text) is not None
@@ -591,12 +591,12 @@ def test_b19_the_border_of_chunks_never_changes_the_text(size: int) -> None:
     async def as_bytes(call: Call) -> None:
         data = text.encode()
         for start in range(0, len(data), size):
-            call.output(data[start : start + size])
+            call.progress(data[start : start + size])
 
     async def as_text(call: Call) -> None:
         units = [char for char in text for char in (split(char) if ord(char) > 0xFFFF else [char])]
         for start in range(0, len(units), size):
-            call.output("".join(units[start : start + size]))
+            call.progress("".join(units[start : start + size]))
 
     def split(char: str) -> list[str]:
         data = char.encode("utf-16-le")
@@ -608,7 +608,7 @@ def test_b19_the_border_of_chunks_never_changes_the_text(size: int) -> None:
 
 def test_b19_bytes_that_are_no_text_are_replaced_and_the_answer_is_stored() -> None:
     async def body(call: Call) -> None:
-        call.output(b"\xff\xfe\x00ok\xf0\x9f")
+        call.progress(b"\xff\xfe\x00ok\xf0\x9f")
 
     found = of(body)
     assert found.text.replace("\ufffd", "?").startswith("??ok")

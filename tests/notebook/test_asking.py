@@ -30,7 +30,7 @@ go = False
 @tool()
 async def wait(n: int, call: Call) -> str:
     '''Wait.'''
-    call.output(f"waits for {n}\\n")
+    call.progress(f"waits for {n}\\n")
     while not go:
         await asyncio.sleep(0.01)
     return "over"

@@ -167,10 +167,10 @@ class Teller:
 def tools_of(outside: Outside) -> list[Tool]:
     async def transfer(amount: float, call: Call) -> None:
         """Move money"""
-        call.output(f"debited {amount:g}\n")
+        call.progress(f"debited {amount:g}\n")
         await call.details({"step": 2})
         await outside.touch(f"transfer {amount:g}")
-        call.output("credited\n")
+        call.progress("credited\n")
 
     async def lookup(what: str) -> str:
         """Look something up"""

@@ -22,7 +22,7 @@ class Call(Injected):
     def environment(self) -> Environment | None:
         return self._environment
 
-    def output(self, chunk: str | bytes) -> None:
+    def progress(self, chunk: str | bytes) -> None:
         self.kept.add(chunk)
 
     def diagnostic(self, diagnostic: Diagnostic) -> None:

@@ -34,9 +34,9 @@ async def status(host: str) -> str:
 @tool(replay="safe", mode="sequential")
 async def read_log(host: str, call: Call) -> None:
     """Read the log of a host, one after the other: they are large."""
-    call.output(f"03:12 {host} {LOGS[host]}\n")
+    call.progress(f"03:12 {host} {LOGS[host]}\n")
     await asyncio.sleep(40)
-    call.output(f"03:14 {host} giving up\n")
+    call.progress(f"03:14 {host} giving up\n")
 
 
 @tool()  # unsafe: a host that is just coming up must not be restarted by a rerun
