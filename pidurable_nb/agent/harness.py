@@ -336,7 +336,11 @@ class Harness:
         """Gives what returns after the next commit. Raises SessionClosed or SessionFailed when there will be none."""
         moved = asyncio.Event()
         dispose = self._session.subscribe(lambda changes: moved.set())
-        self.closed.add_done_callback(lambda closed: moved.set())
+
+        def over(closed: asyncio.Future[Closed]) -> None:
+            moved.set()
+
+        self.closed.add_done_callback(over)
 
         async def wait() -> None:
             self._session.admit()
@@ -347,6 +351,7 @@ class Harness:
             yield wait
         finally:
             dispose()
+            self.closed.remove_done_callback(over)
 
     async def watch_graph(self) -> GraphWatch:
         """Every live task, who owns it and what it waits for, and every later state of that (V4).

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pidurable_nb import AgentChange, Answered, Extension, Harness, Settings, Unanswered, tool
+from pidurable_nb.agent import live
 from pidurable_nb.agent.classifying import LONGEST_MS, Answers, Calls, Defers, GivesUp, Overflows, TryAgain, classify
 from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.extension import section
@@ -34,7 +36,7 @@ from pidurable_nb.models import (
 )
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.frozen import freeze
-from pidurable_nb.records.message import Message, calls_of, role_of, text_of
+from pidurable_nb.records.message import Message, calls_of, role_of, stop_reason, text_of
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.memory import MemoryStorage
 from tests.agent.conftest import START_MS, Lives, live_of, sound
@@ -592,8 +594,17 @@ def test_g1_b05_an_aborted_answer_is_kept_once_as_far_as_it_was_shown_and_never_
 
 def test_g1_b05_behind_a_kill_a_retried_answer_does_not_go_on_from_the_old_partial() -> None:
     parts: set[int] = set()
+    moved: list[bool] = []
+
+    def follow(changes: Changes) -> None:
+        """The commit that keeps a partial takes it away from where it was shown: a second crash finds it once."""
+        if any(stop_reason((entry.model or ({},))[0]) == "aborted" for entry in changes.entries):
+            [value] = [change.value for change in changes.documents if change.record.kind == live.LIVE.kind]
+            generation = (value or {}).get("generation")
+            moved.append(isinstance(generation, dict) and "message" not in generation)
 
     async def story(h: Harness) -> None:
+        h.engine.session.subscribe(follow)
         root = await h.root()
         found = await (await root.submit("go", request_id="go")).wait()
         assert isinstance(found, Answered)
@@ -613,6 +624,8 @@ def test_g1_b05_behind_a_kill_a_retried_answer_does_not_go_on_from_the_old_parti
     lives.models = [long_answer()]
     assert list(lives.sweep(deaths=1)).count(1) > 20
     assert len(parts) > 15
+    assert len(moved) > 15
+    assert all(moved)
 
 
 def test_g1_wherever_it_is_aborted_an_answer_leaves_one_aborted_entry_at_most() -> None:
@@ -921,9 +934,10 @@ def test_g2_every_kind_of_answer_leads_to_one_thing() -> None:
     overflow = message("error", errorMessage="400 prompt is too long")
     busy = message("error", errorMessage="503 busy")
     called = message("toolUse", content=[{"type": "toolCall", "id": "a", "name": "b", "arguments": {}}])
+    deferred: Message = {**message("deferred"), "deferred": MappingProxyType({"x": 1})}
     cases: list[tuple[Message, type[object]]] = [
         (message("stop"), Answers), (message("length"), Answers), (message("toolUse"), Answers), (called, Calls),
-        (message("deferred", deferred={"x": 1}), Defers), (message("deferred"), GivesUp), (overflow, Overflows),
+        (deferred, Defers), (message("deferred"), GivesUp), (overflow, Overflows),
         (busy, TryAgain), (message("error"), GivesUp), (message("aborted"), GivesUp), (message("banana"), GivesUp),
     ]  # fmt: skip
     for each, kind in cases:
