@@ -23,7 +23,14 @@ NEVER = {
 LATER = {"aiosqlite", "httpx", "pydantic", "pydantic_core", "sqlite3", "ctypes"}
 PROVIDERS = {
     f"pidurable_nb.{name}"
-    for name in ("models.anthropic", "models.openai", "models.scripted", "tools.coding", "tools.local", "tools.signature")
+    for name in (
+        "models.anthropic",
+        "models.openai",
+        "models.scripted",
+        "tools.coding",
+        "tools.local",
+        "tools.signature",
+    )
 }
 """What answers or acts: it loads when somebody names it."""
 
