@@ -594,7 +594,7 @@ def test_t13_nothing_of_a_call_works_once_the_tool_has_returned() -> None:
     assert one(leaks, hooks=Hooks(after_tool=after_tool)).text == "ok"
     assert refused == ["all"]
     with pytest.raises(InvocationEnded):
-        kept[0].output("later")
+        kept[0].progress("later")
 
 
 def test_o2_a_call_that_failed_aborts_what_it_owns_and_one_that_completed_waits_for_it() -> None:
