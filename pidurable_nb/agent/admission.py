@@ -48,7 +48,8 @@ class WriteDraft:
         """The draft as the inbox keeps it."""
         entry: dict[str, Json] = {"kind": self.kind}
         if self.text is not None:
-            entry["model"] = [{"role": "user", "content": self.text, "timestamp": now_ms}]
+            text = detach(self.text, at="$.text")
+            entry["model"] = [{"role": "user", "content": text, "timestamp": now_ms}]
         elif self.model is not None:
             entry["model"] = [detach(message, at="$.model") for message in self.model]
         if self.data is not ABSENT:
@@ -69,7 +70,7 @@ class InputDraft:
     def stored_content(self) -> Json:
         """The content as it is stored. Raises NotJson, StorageRequestError for what is neither text nor blocks."""
         if isinstance(self.content, str):
-            return self.content
+            return detach(self.content, at="$.content")
         blocks: Sequence[object] = self.content
         for index, block in enumerate(blocks):
             if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
