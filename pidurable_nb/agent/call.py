@@ -71,8 +71,9 @@ class CallBlock(TaskBlock):
 class Call(Injected):
     """One call of a tool, for the tool itself: a parameter of this type is not in the tool's schema."""
 
-    def __init__(self, rt: Runtime, shop: Workshop, asked: ToolCall, tool: Tool) -> None:
+    def __init__(self, rt: Runtime, shop: Workshop, asked: ToolCall, tool: Tool, arguments: JsonObject) -> None:
         self._rt = rt
+        self._arguments = arguments
         self._shop = shop
         self._tool = tool
         self._environment: Environment | None = None
@@ -115,8 +116,11 @@ class Call(Injected):
         return self._rt.id
 
     def key(self, purpose: str) -> str:
-        """The idempotency key of this purpose: the same in every rerun of this call, another for every purpose (E6)."""
-        return self._rt.key(purpose)
+        """The idempotency key of this purpose: the same in every rerun of this call, another for every purpose (E6).
+
+        The stored arguments are part of it: after a power cut the ids of this call may be another one's (C6).
+        """
+        return self._rt.key_for(self._arguments, purpose)
 
     def now(self) -> datetime:
         """The harness clock, in UTC (T12)."""

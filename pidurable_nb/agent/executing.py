@@ -35,7 +35,7 @@ async def execute(
 
     Raises what ends the invocation: cancellation, a failed session.
     """
-    call = Call(rt, shop, stored.call, tool)
+    call = Call(rt, shop, stored.call, tool, arguments)
     loop = asyncio.get_running_loop()
     began: float | None = None
 

@@ -227,8 +227,12 @@ class Runtime:
 
     def key(self, purpose: str) -> str:
         """The idempotency key of this purpose: the same in every rerun, another for every purpose (E6)."""
+        return self.key_for(self._record.input, purpose)
+
+    def key_for(self, given: Json, purpose: str) -> str:
+        """The same, for a kind of task whose work is told by something else than its input: a tool's arguments."""
         record = self._record
-        parts: Json = [self.engine.origin, record.id, record.kind, record.input, purpose]
+        parts: Json = [self.engine.origin, record.id, record.kind, given, purpose]
         return hashlib.sha256(dumps(detach(parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def now(self) -> datetime:

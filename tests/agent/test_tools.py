@@ -656,3 +656,27 @@ def test_an_environment_is_built_for_every_call_and_one_that_raises_is_an_error_
             assert set(asked) == {(1, "/srv")}
 
     play(main())
+
+
+def test_e6_c6_the_same_ids_with_other_arguments_are_another_key() -> None:
+    # A power cut may take a call back, and mint its ids again for another one.
+    def keyed(cents: int) -> tuple[int, str]:
+        keys: list[tuple[int, str]] = []
+
+        @tool()
+        async def pay(cents: int, call: Call) -> None:
+            """Pay."""
+            keys.append((call.task_id, call.key("pay")))
+
+        async def main() -> None:
+            model = Scripted(CallTools(call("pay", cents=cents)), Say("paid"))
+            async with Harness.open(MemoryStorage(origin="one"), tools=[pay], models=[model]) as h:
+                await (await (await h.root()).submit("pay")).wait()
+
+        play(main())
+        return keys[0]
+
+    (first, one), (second, other), again = keyed(1), keyed(2), keyed(1)
+    assert first == second
+    assert one != other
+    assert again == (first, one)
