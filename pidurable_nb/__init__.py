@@ -6,10 +6,13 @@ it when it is used, so that a kernel or a command line that needs little starts 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from IPython.core.interactiveshell import InteractiveShell
 
     from pidurable_nb.agent.call import Call
@@ -137,17 +140,25 @@ _ROOMS = {
 """Where each name lives."""
 
 
-def __getattr__(name: str) -> object:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(room), name)
-    globals()[name] = found
-    return found
+def names_of(module: str, rooms: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a public module whose names load when they are used."""
+    there = vars(sys.modules[module])
+
+    def load(name: str) -> object:
+        room = rooms.get(name)
+        if room is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        found: object = getattr(import_module(room), name)
+        there[name] = found
+        return found
+
+    def listed() -> list[str]:
+        return sorted({*there, *there["__all__"]})
+
+    return load, listed
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(__name__, _ROOMS)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

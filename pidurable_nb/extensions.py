@@ -10,8 +10,9 @@ Importing it loads nothing; each name loads when it is used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from pidurable_nb import names_of
 
 if TYPE_CHECKING:
     from pidurable_nb.agent.configuring import Adjusted, AgentChange, Without
@@ -55,38 +56,27 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "Adjusted": "configuring",
-    "AgentChange": "configuring",
-    "Block": "hooking",
-    "Compacting": "hooking",
-    "Decline": "hooking",
-    "Extension": "extension",
-    "ExtensionRefused": "extension",
-    "HookApi": "hooking",
-    "Hooks": "hooking",
-    "PromptInput": "extension",
-    "Replace": "hooking",
-    "Section": "extension",
-    "Summary": "hooking",
-    "Without": "configuring",
-    "conversation_of": "household",
-    "history": "history",
-    "reminding": "reminding",
-    "section": "extension",
-    "subagents": "subagents",
-    "wrap_section": "extension",
-    "wrap_tool": "extension",
+    "Adjusted": "pidurable_nb.agent.configuring",
+    "AgentChange": "pidurable_nb.agent.configuring",
+    "Block": "pidurable_nb.agent.hooking",
+    "Compacting": "pidurable_nb.agent.hooking",
+    "Decline": "pidurable_nb.agent.hooking",
+    "Extension": "pidurable_nb.agent.extension",
+    "ExtensionRefused": "pidurable_nb.agent.extension",
+    "HookApi": "pidurable_nb.agent.hooking",
+    "Hooks": "pidurable_nb.agent.hooking",
+    "PromptInput": "pidurable_nb.agent.extension",
+    "Replace": "pidurable_nb.agent.hooking",
+    "Section": "pidurable_nb.agent.extension",
+    "Summary": "pidurable_nb.agent.hooking",
+    "Without": "pidurable_nb.agent.configuring",
+    "conversation_of": "pidurable_nb.agent.household",
+    "history": "pidurable_nb.agent.history",
+    "reminding": "pidurable_nb.agent.reminding",
+    "section": "pidurable_nb.agent.extension",
+    "subagents": "pidurable_nb.agent.subagents",
+    "wrap_section": "pidurable_nb.agent.extension",
+    "wrap_tool": "pidurable_nb.agent.extension",
 }
 
-
-def __getattr__(name: str) -> object:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"pidurable_nb.agent.{room}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(__name__, _ROOMS)

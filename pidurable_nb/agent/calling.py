@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from pidurable_nb.agent import live, runs
 from pidurable_nb.agent.boundary import items_of
+from pidurable_nb.agent.generation import request_of
 from pidurable_nb.agent.hooking import run_on_abort
 from pidurable_nb.agent.nesting import forget_nested, store_nested
 from pidurable_nb.agent.preparing import Prepared, prepare
@@ -22,18 +23,16 @@ from pidurable_nb.agent.stored_call import ModelCall, NestedCall, member_of, sto
 from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.engine.launching import Launching
 from pidurable_nb.engine.phase import Aborted, Done, Failed
+from pidurable_nb.engine.registry import TaskDefinition
 from pidurable_nb.engine.runtime import Runtime
 from pidurable_nb.engine.transition import Finish, Reserve, advance
 from pidurable_nb.engine.tx import TaskTx
 from pidurable_nb.ids import ABSENT, EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records import task as stored_tasks
 from pidurable_nb.records.message import ToolCall, items
-from pidurable_nb.records.strict import detach
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.transaction import Transaction
-from pidurable_nb.tools.tool import Output, OutputLimits
-
-NO_NEWS = Output()
+from pidurable_nb.tools.tool import OutputLimits
 
 
 async def settle_call(
@@ -68,9 +67,7 @@ async def write_result(tx: Transaction, rt: Runtime, call: ToolCall, ending: End
     draft = await tx.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
     slot = live.slot_of(draft, rt.id)
     if slot is not None:
-        for member in ("output", "droppedBytes", "droppedLines", "details", "diagnostics"):
-            slot.pop(member, None)
-        slot.update({"status": "done", "entry": entry})
+        live.end_slot(slot, {"entry": entry})
     forget_nested(draft, rt.id)
     return entry
 
@@ -156,16 +153,10 @@ async def _begin_next(
     inputs = runs.inputs_of(draft)
     draft.pop("tools", None)
     draft["generation"] = {"attempt": 1}
-    prepared = follows.prepared
-    checkpoint: JsonObject = {
-        "phase": "request",
-        "attempt": 1,
-        "model": {"provider": prepared.ref.provider, "modelId": prepared.ref.model_id},
-        "thinkingLevel": prepared.agent.thinking,
-        "streamOptions": detach(shop.settings().request, at="settings.request"),
-        "cutoff": cutoff,
-    }
-    await runs.start(tx, launch, rt.conversation, inputs, checkpoint)
+    request = request_of(follows.prepared, shop.settings(), attempt=1, cutoff=cutoff)
+    definition = rt.engine.registry.definition(GENERATION)
+    assert isinstance(definition, TaskDefinition)
+    await runs.start(tx, launch, rt.conversation, inputs, definition.checkpoint(request))
 
 
 # -- aborted -----------------------------------------------------------------------------------------------------------

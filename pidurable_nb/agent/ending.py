@@ -1,4 +1,4 @@
-"""Owns the ways out of a run without an answer, and what becomes of the part of an answer that was stored (G1).
+"""Owns what of an answer becomes an entry, a part of one too (G1), and the ways out of a run without an answer.
 
 Used by the generation itself and where the engine ends one (T11, O4). Everything here only writes.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from pidurable_nb.agent import live, runs
 from pidurable_nb.agent.spending import spend_on_model
-from pidurable_nb.ids import ConversationId, Json, JsonObject
+from pidurable_nb.ids import ConversationId, EntryId, Json, JsonObject
 from pidurable_nb.records.message import Message
 from pidurable_nb.session.transaction import Transaction
 
@@ -21,12 +21,17 @@ def partial_of(state: JsonObject) -> Message | None:
     return partial if isinstance(partial, Mapping) else None
 
 
+async def append_answer(tx: Transaction, conversation: ConversationId, message: Message) -> EntryId:
+    """Whatever the model said becomes an entry, and what it cost is counted with it."""
+    entry = tx.append("pi.assistant", model=(message,), conversation=conversation)
+    await spend_on_model(tx, conversation, message)
+    return entry
+
+
 async def keep_partial(tx: Transaction, conversation: ConversationId, partial: Message | None) -> None:
     """G1: what was stored of a cut answer becomes an aborted entry, which no later request contains."""
     if partial is not None:
-        message: dict[str, Json] = {**partial, "stopReason": "aborted"}
-        tx.append("pi.assistant", model=(message,), conversation=conversation)
-        await spend_on_model(tx, conversation, message)
+        await append_answer(tx, conversation, {**partial, "stopReason": "aborted"})
 
 
 async def end_unanswered(tx: Transaction, conversation: ConversationId, reason: str, detail: Json = None) -> None:

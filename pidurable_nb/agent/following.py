@@ -6,15 +6,13 @@ what is not stored, and never writes.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 from pidurable_nb.probe import Subject
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.session.session import Session
 from pidurable_nb.session.transaction import Transaction
-from pidurable_nb.session.watch import MOST_FRAMES, Ended
+from pidurable_nb.session.watch import Ended, Frames
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -40,7 +38,7 @@ class Projection(Protocol[S, F_co]):
         ...
 
 
-class Following(Generic[S, F]):
+class Following(Frames[F], Generic[S, F]):
     """A state and its changes, from the current one on.
 
     `value` is the newest stored state. Iterating gives a frame for every later commit that concerns it, in order; an
@@ -48,33 +46,21 @@ class Following(Generic[S, F]):
     following has; `ended` says why. Laws: C2, V4.
     """
 
-    __slots__ = ("_forget", "_frames", "_projection", "_report", "_unsubscribe", "_waiting", "ended", "value")
+    __slots__ = ("_forget", "_projection", "_report", "_unsubscribe", "value")
 
     def __init__(self, session: Session, projection: Projection[S, F], value: S, *, first: bool) -> None:
+        super().__init__()
         self.value = value
-        self.ended: Ended | None = None
         self._projection = projection
         self._report = session.report
-        self._frames: deque[F] = deque((projection.whole(value),) if first else ())
-        self._waiting: list[asyncio.Future[None]] = []
+        if first:
+            self._frames.append(projection.whole(value))
         self._unsubscribe = session.subscribe(self.hear)
         self._forget = session.on_end(self._end)
 
     def stop(self) -> None:
         """Follow no longer; what is queued can still be read. Idempotent."""
         self._end("stopped")
-
-    def __aiter__(self) -> Following[S, F]:
-        return self
-
-    async def __anext__(self) -> F:
-        while not self._frames:
-            if self.ended is not None:
-                raise StopAsyncIteration
-            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(told)
-            await told
-        return self._frames.popleft()
 
     # -- the session's side --------------------------------------------------------------------------------------------
 
@@ -88,13 +74,8 @@ class Following(Generic[S, F]):
             self._end("listener_error")
             self._report(error)
             return
-        if frame is None:
-            return
-        if len(self._frames) >= MOST_FRAMES:
-            self._frames.clear()
-            frame = self._projection.whole(self.value)
-        self._frames.append(frame)
-        self._tell()
+        if frame is not None:
+            self._put(frame, lambda: self._projection.whole(self.value))
 
     def _end(self, reason: Ended) -> None:
         if self.ended is None:
@@ -102,12 +83,6 @@ class Following(Generic[S, F]):
             self._unsubscribe()
             self._forget()
             self._tell()
-
-    def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for told in waiting:
-            if not told.done():
-                told.set_result(None)
 
 
 async def follow(session: Session, projection: Projection[S, F], *, first: bool = False) -> Following[S, F]:

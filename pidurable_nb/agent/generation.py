@@ -16,14 +16,14 @@ from pidurable_nb.agent import boundary, live, rounds, runs
 from pidurable_nb.agent.classifying import Answers, Calls, Defers, GivesUp, Overflows, TryAgain, classify
 from pidurable_nb.agent.compacting import begin_background, compacted_entry, start_blocking
 from pidurable_nb.agent.configuring import added_tools
-from pidurable_nb.agent.ending import end_unanswered, keep_partial, partial_of
+from pidurable_nb.agent.ending import append_answer, end_unanswered, keep_partial, partial_of
 from pidurable_nb.agent.hooking import run_after_response, run_after_tools, run_before_request, run_on_yield
 from pidurable_nb.agent.household import rules_of, shop_of
 from pidurable_nb.agent.preparing import NO_MODEL, Prepared, prepare
 from pidurable_nb.agent.resolution import Agent
 from pidurable_nb.agent.rounds import Controls, Round, call_task, controls_of, plan_round, results_of, write_round
 from pidurable_nb.agent.selecting import select_range
-from pidurable_nb.agent.spending import spend_on_model
+from pidurable_nb.agent.settings import Settings
 from pidurable_nb.agent.streaming import Asked, ask
 from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.clock import as_ms
@@ -67,10 +67,9 @@ class Prepare(Phase[Json], task="pi.generation"):
                 draft["generation"] = {"attempt": self.attempt}
                 if background:
                     await begin_background(tx.rows, launch, rt.conversation)
-                options = dict(settings.request)
-                agent = prepared.agent
-                request = Request(self.attempt, prepared.ref, agent.thinking, options, cutoff, self.compacted)
-                return tx.become(request)
+                return tx.become(
+                    request_of(prepared, settings, attempt=self.attempt, cutoff=cutoff, compacted=self.compacted)
+                )
 
     async def _compact(self, rt: Runtime) -> Waiting[Prepare]:
         with rt.engine.runs.launching() as launch:
@@ -200,10 +199,9 @@ class Tools(Phase[Json]):
             async with rt.commit() as tx:
                 record = launch.put(tx.rows, call_task(tx.rows, rt, self.assistant, call))
                 draft = await tx.rows.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
-                slots = draft.get("tools")
-                for slot in slots if isinstance(slots, list) else ():
-                    if isinstance(slot, dict) and slot.get("callId") == call:
-                        slot["taskId"] = record.id
+                slot = live.slot_by_call(draft, call)
+                if slot is not None:
+                    slot["taskId"] = record.id
                 ref: TaskRef[Json] = TaskRef(record.id)
                 return tx.become(Waiting(on=(ref,), then=Tools(self.assistant, (*self.tools, ref), tuple(rest))))
 
@@ -252,14 +250,14 @@ async def settle(rt: Runtime, shop: Workshop, agent: Agent, turn: Request | Poll
         case TryAgain(after=after, text=text):
             async with rt.commit() as tx:
                 until = rt.now() + after
-                await _append_answer(tx.rows, rt, message)
+                await append_answer(tx.rows, rt.conversation, message)
                 draft = await tx.rows.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
                 draft["generation"] = {"attempt": turn.attempt, "retry": {"at": as_ms(until), "error": text}}
                 return tx.become(Sleeping(until=until, then=Retry(turn.attempt, until, turn.compacted)))
         case Overflows(text=text):
             with rt.engine.runs.launching() as launch:
                 async with rt.commit() as tx:
-                    await _append_answer(tx.rows, rt, message)
+                    await append_answer(tx.rows, rt.conversation, message)
                     draft = await tx.rows.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
                     draft.pop("generation", None)
                     ref = await start_blocking(tx.rows, launch, rt, "overflow")
@@ -268,10 +266,11 @@ async def settle(rt: Runtime, shop: Workshop, agent: Agent, turn: Request | Poll
             return await fail(rt, "model_error", text, message)
 
 
-async def _append_answer(tx: Transaction, rt: Runtime, message: Message) -> EntryId:
-    entry = tx.append("pi.assistant", model=(message,), conversation=rt.conversation)
-    await spend_on_model(tx, rt.conversation, message)
-    return entry
+def request_of(
+    prepared: Prepared, settings: Settings, *, attempt: int, cutoff: EntryId, compacted: TaskRef[Json] | None = None
+) -> Request:
+    """What is asked, fixed as it is now, of everything through the entry `cutoff`."""
+    return Request(attempt, prepared.ref, prepared.agent.thinking, dict(settings.request), cutoff, compacted)
 
 
 def _append_planned(tx: Transaction, prepared: Prepared) -> EntryId:
@@ -288,7 +287,7 @@ async def _answer(rt: Runtime, shop: Workshop, agent: Agent, message: Message) -
     with rt.engine.runs.launching() as launch:
         async with rt.commit() as tx:
             selection = await boundary.select(tx.rows, rt.conversation, "final", shop.settings().queues)
-            entry = await _append_answer(tx.rows, rt, message)
+            entry = await append_answer(tx.rows, rt.conversation, message)
             goes_on = more is not None and not selection.users and not selection.reset
             draft = await tx.rows.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
             inputs = runs.inputs_of(draft)
@@ -310,7 +309,7 @@ async def _call(rt: Runtime, shop: Workshop, turn: Request | Poll, message: Mess
     plan = plan_round(agent, message, context.messages, shop)
     with rt.engine.runs.launching() as launch:
         async with rt.commit(barrier=plan.unsafe) as tx:
-            entry = await _append_answer(tx.rows, rt, plan.message)
+            entry = await append_answer(tx.rows, rt.conversation, plan.message)
             begun = await write_round(tx.rows, launch, rt, shop, plan, entry)
             then = Tools(begun.assistant, begun.tools, begun.pending)
             return tx.become(Waiting(on=begun.tools, then=then) if begun.tools else then)
@@ -363,7 +362,7 @@ async def fail(rt: Runtime, reason: str, text: str | None, message: Message | No
         if message is not None:
             draft = await tx.rows.edit(live.LIVE, live.at(live.LIVE, rt.conversation))
             draft.pop("generation", None)  # the whole answer is appended; its stored part is not kept beside it
-            await _append_answer(tx.rows, rt, message)
+            await append_answer(tx.rows, rt.conversation, message)
         await end_unanswered(tx.rows, rt.conversation, reason, text)
         await rules_of(rt).run_failed(tx.rows, rt.conversation)
         return tx.become(

@@ -231,23 +231,30 @@ async def run_after_tool(
     hooks: Sequence[NamedHooks], call: ToolCall, result: Output, *, api: HookApi, report: Report
 ) -> Output:
     """The result of an executed call, as every hook in turn left it. What a hook raises is skipped (E4)."""
-    for named in hooks:
-        ask = named.hooks.after_tool
-        if ask is not None:
-            with _skipped("after_tool", named, api, report):
-                answer = await _awaited(ask(call, result, api))
-                result = result if answer is None else _result(answer, call)
-    return result
+    asked = [(named, named.hooks.after_tool) for named in hooks]
+    return await _left("after_tool", asked, call, result, api, report)
 
 
 async def run_on_abort(
     hooks: Sequence[NamedHooks], call: ToolCall, result: Output, *, api: HookApi, report: Report
 ) -> Output:
     """The result of an aborted call, as every hook in turn left it. What a hook raises is skipped (E4)."""
-    for named in hooks:
-        ask = named.hooks.on_abort
+    asked = [(named, named.hooks.on_abort) for named in hooks]
+    return await _left("on_abort", asked, call, result, api, report)
+
+
+async def _left(
+    hook: str,
+    asked: Sequence[tuple[NamedHooks, AfterTool | None]],
+    call: ToolCall,
+    result: Output,
+    api: HookApi,
+    report: Report,
+) -> Output:
+    """The result, as those who have such a hook left it in turn."""
+    for named, ask in asked:
         if ask is not None:
-            with _skipped("on_abort", named, api, report):
+            with _skipped(hook, named, api, report):
                 answer = await _awaited(ask(call, result, api))
                 result = result if answer is None else _result(answer, call)
     return result

@@ -132,18 +132,16 @@ class ConversationRules:
         return found
 
 
-def shop_of(rt: Runtime) -> Workshop:
-    """What the built-in tasks of this harness work with."""
-    rules = rt.engine.household
-    assert isinstance(rules, ConversationRules)
-    return rules.shop
-
-
 def rules_of(rt: Runtime) -> ConversationRules:
     """The rules that this harness's conversations follow."""
     rules = rt.engine.household
     assert isinstance(rules, ConversationRules)
     return rules
+
+
+def shop_of(rt: Runtime) -> Workshop:
+    """What the built-in tasks of this harness work with."""
+    return rules_of(rt).shop
 
 
 def conversation_of(rt: Runtime, id: ConversationId) -> Conversation:

@@ -13,7 +13,7 @@ from pidurable_nb.agent.nesting import forget_nested, store_nested
 from pidurable_nb.agent.results import Ending, append_result, interrupted
 from pidurable_nb.agent.stored_call import NestedCall, nested_call
 from pidurable_nb.engine.transition import Finish, Reserve, advance
-from pidurable_nb.ids import EntryId, Json, JsonObject
+from pidurable_nb.ids import EntryId, JsonObject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.message import ToolCall, calls_of
 from pidurable_nb.records.task import TaskRecord
@@ -36,14 +36,12 @@ async def interrupt(tx: Transaction, record: TaskRecord) -> None:
     assistant, call = asked
     entry = await tx.entry(assistant)
     draft = await tx.edit(live.LIVE, live.at(live.LIVE, record.conversation))
-    slot = _slot(draft, call)
+    slot = live.slot_by_call(draft, call) or {}  # one that is dropped, where the document has none
     named = slot.get("name")
     name = named if isinstance(named, str) else _called(entry.model if entry is not None else None, call) or "tool"
     ending = interrupted(name, slot)
     result = append_result(tx, record.conversation, ToolCall(id=call, name=name, arguments={}), ending)
-    for member in ("output", "droppedBytes", "droppedLines", "details", "diagnostics"):
-        slot.pop(member, None)
-    slot.update({"status": "done", "entry": result})
+    live.end_slot(slot, {"entry": result})
     forget_nested(draft, record.id)
     _end(tx, record, ending, {"kind": "model", "entryId": result})
 
@@ -67,15 +65,6 @@ def _asked(record: TaskRecord) -> tuple[EntryId, str] | None:
             return EntryId(assistant), call
         case _:
             return None
-
-
-def _slot(draft: dict[str, Json], call: str) -> dict[str, Json]:
-    """The call's slot in the draft; one of its own, which is dropped, where the document has none."""
-    tools = draft.get("tools")
-    for slot in tools if isinstance(tools, list) else ():
-        if isinstance(slot, dict) and slot.get("callId") == call:
-            return slot
-    return {}
 
 
 def _called(messages: Sequence[JsonObject] | None, call: str) -> str | None:

@@ -130,6 +130,22 @@ def slot_of(
     return None
 
 
+def slot_by_call(draft: dict[str, Json], call: str) -> dict[str, Json] | None:
+    """The slot of a model's call by the model's own id of it, in a draft of `pi.live`."""
+    slots = draft.get("tools")
+    for slot in slots if isinstance(slots, list) else ():
+        if isinstance(slot, dict) and slot.get("callId") == call:
+            return slot
+    return None
+
+
+def end_slot(slot: dict[str, Json], shows: Mapping[str, Json]) -> None:
+    """The call of this slot has its result, which carries from now on what the slot showed while it ran."""
+    for member in ("output", "droppedBytes", "droppedLines", "details", "diagnostics"):
+        slot.pop(member, None)
+    slot.update({"status": "done", **shows})
+
+
 def busy(live: JsonObject | None) -> bool:
     """Whether a run has the conversation (S3)."""
     return live is not None and "run" in live

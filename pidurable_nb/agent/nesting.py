@@ -141,8 +141,6 @@ async def store_nested(
     state = await tx.edit(live.LIVE, live.at(live.LIVE, conversation))
     slot = live.slot_of(state, task, "nestedTools")
     if slot is not None:
-        for member in ("output", "droppedBytes", "droppedLines", "details", "diagnostics"):
-            slot.pop(member, None)
         summary: dict[str, Json] = {"isError": ending.is_error}
         if ending.duration_ms is not None:
             summary["durationMs"] = ending.duration_ms
@@ -150,7 +148,7 @@ async def store_nested(
             summary["usage"] = ending.usage
         if ending.text:
             summary["error"] = ending.text[:LONGEST_ERROR]
-        slot.update({"status": "done", "summary": summary})
+        live.end_slot(slot, {"summary": summary})
 
 
 def _result(task: TaskId, ending: Ending) -> JsonObject:

@@ -25,13 +25,10 @@ from pidurable_nb.tools.tool import Tool
 if TYPE_CHECKING:
     from pidurable_nb.agent.conversation import Conversation
 
-MakeEnvironment: TypeAlias = Callable[
-    [ConversationId, "str | None"], "Environment | None | Awaitable[Environment | None]"
-]
-"""Builds the environment of a conversation from its id and its `cwd`, at every use."""
 EnvironmentSource: TypeAlias = (
     "Environment | Callable[[ConversationId, str | None], Environment | None | Awaitable[Environment | None]]"
 )
+"""The environment, or what builds that of a conversation from its id and its `cwd`, at every use."""
 
 
 def _unopened(id: ConversationId) -> Conversation:

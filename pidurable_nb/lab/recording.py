@@ -21,7 +21,7 @@ from pidurable_nb.lab.identity import STORE
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.promises import Contents, Doing, Failure, Promises, Row, Told
-from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, life
+from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, let_go, life
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.vfs import FileOp, Gate, LockGate, RecordingVfs, seed_prng
 from pidurable_nb.lab.world import SimulatedCrash, World
@@ -302,7 +302,7 @@ def record(
     finally:
         world.shut()
         loop.abandon()
-        _let_go(storage)
+        let_go(storage)
         vfs.close()
         seed_prng(None)
     return Recording(
@@ -315,11 +315,3 @@ def record(
         course=tuple(course),
         ledger=world.ledger.read_bytes() if world.ledger.exists() else b"",
     )
-
-
-def _let_go(storage: Witness) -> None:
-    """Close what an inline storage still holds: it never suspends, so no loop is needed."""
-    closing = storage.close()
-    with contextlib.suppress(StopIteration, PidurableError):
-        closing.send(None)
-    closing.close()

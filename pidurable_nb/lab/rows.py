@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TypeVar
-
 from pidurable_nb.ids import ConversationId, DocumentId, EntryId, SubmissionId, TaskId
 from pidurable_nb.records.codec import dumps, encode_conversation, encode_entry, encode_submission, encode_task
 from pidurable_nb.store.storage import Storage
 from pidurable_nb.store.stranger import StoreFile
-
-T = TypeVar("T")
-
-
-def inline(work: Coroutine[None, None, T]) -> T:
-    """What a coroutine returns that never suspends, as those of an inline storage."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    work.close()
-    raise RuntimeError("this storage suspends; only an inline one can be asked outside of a loop")
 
 
 async def row_of_storage(storage: Storage, row: str) -> str | None:

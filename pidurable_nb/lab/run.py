@@ -213,7 +213,7 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
     finally:
         world.shut()
         loop.abandon()
-        _let_go(storage)
+        let_go(storage)
         vfs.close()
         if plan.same_bytes:
             seed_prng(None)
@@ -299,7 +299,7 @@ def _drive(loop: DeterministicLoop, main: Coroutine[None, None, None]) -> Except
     return None
 
 
-def _let_go(storage: SqliteStorage) -> None:
+def let_go(storage: Storage) -> None:
     """Close what an inline storage holds; it never suspends, so no loop is needed. Folding a frozen log fails."""
     closing = storage.close()
     with contextlib.suppress(StopIteration, StorageError):

@@ -22,12 +22,13 @@ from pidurable_nb.ids import Seq, TaskId
 from pidurable_nb.lab.crash import carried
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.program import Program
-from pidurable_nb.lab.rows import inline, row_of_storage
+from pidurable_nb.lab.rows import row_of_storage
 from pidurable_nb.lab.world import SimulatedCrash
 from pidurable_nb.probe import Mark, Subject, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.sqlite import SqliteStorage
+from pidurable_nb.store.storage import finished
 
 V = TypeVar("V")
 Choice = Literal["auto", "run", "record", "happened", "not"]
@@ -370,12 +371,12 @@ class Walk:
 
     def row(self, row: str) -> str | None:
         """A row of the store as it is stored now; None when there is none."""
-        return inline(row_of_storage(self._storage, row))
+        return finished(row_of_storage(self._storage, row))
 
     def close(self) -> None:
         """Drop everything where it stands. The storage lets go of its files."""
         self._loop.abandon()
-        inline(self._storage.close())
+        finished(self._storage.close())
 
 
 def _only_task(rows: Sequence[str]) -> TaskId | None:

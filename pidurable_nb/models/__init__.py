@@ -5,8 +5,9 @@ Owns the names that users import; holds no code of its own, and loads a model's 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from pidurable_nb import names_of
 
 if TYPE_CHECKING:
     from pidurable_nb.models.anthropic import Anthropic
@@ -76,15 +77,4 @@ _ROOMS = {
 }
 """Where each name lives."""
 
-
-def __getattr__(name: str) -> object:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(room), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(__name__, _ROOMS)

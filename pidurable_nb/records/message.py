@@ -12,7 +12,6 @@ from typing import Final, Literal, TypeAlias
 from pidurable_nb.ids import Json, JsonObject
 
 Message: TypeAlias = JsonObject
-Role = Literal["user", "system", "assistant", "toolResult"]
 StopReason = Literal["stop", "length", "toolUse", "error", "aborted", "deferred", "pending"]
 """`pending` stands only in a partial, which is in `pi.live` and never an entry."""
 Severity = Literal["info", "warn", "error"]
@@ -121,11 +120,6 @@ def usage_of(message: Message) -> JsonObject:
 def no_usage() -> JsonObject:
     """Nothing spent."""
     return {**dict.fromkeys(_COUNTS, 0), "cost": dict.fromkeys(_COSTS, 0)}
-
-
-def spends(usage: JsonObject) -> bool:
-    """Whether anything was spent."""
-    return any(_number(usage.get(name)) for name in _COUNTS)
 
 
 def added(one: JsonObject, other: JsonObject) -> JsonObject:

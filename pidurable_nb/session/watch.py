@@ -6,13 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Generic, Literal, Self, TypeVar
 
 from pidurable_nb.ids import JsonObject, Seq
 from pidurable_nb.records.document import Address
 from pidurable_nb.session.changes import DocumentChange
 from pidurable_nb.session.definition import Definition, todays
 from pidurable_nb.store.delta import Op, Replace
+
+F = TypeVar("F")
 
 MOST_FRAMES: Final = 100
 """How many frames a slow observer can be behind before it gets the newest value at once."""
@@ -29,7 +31,47 @@ class Frame:
     seq: Seq
 
 
-class Watch:
+class Frames(Generic[F]):
+    """What an observer has not read yet: at most 100 frames, then one that says everything instead (V4).
+
+    Iterating gives them in order, and ends when the following has; `ended` says why.
+    """
+
+    __slots__ = ("_frames", "_waiting", "ended")
+
+    def __init__(self) -> None:
+        self.ended: Ended | None = None
+        self._frames: deque[F] = deque()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> F:
+        while not self._frames:
+            if self.ended is not None:
+                raise StopAsyncIteration
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(told)
+            await told
+        return self._frames.popleft()
+
+    def _put(self, frame: F, whole: Callable[[], F]) -> None:
+        """Queue a frame; `whole` gives the one that stands for it and all before, for who is too far behind."""
+        if len(self._frames) >= MOST_FRAMES:
+            self._frames.clear()
+            frame = whole()
+        self._frames.append(frame)
+        self._tell()
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for told in waiting:
+            if not told.done():
+                told.set_result(None)
+
+
+class Watch(Frames[Frame]):
     """The stored values of one document, from the current one on.
 
     `value` is the newest published value. Iterating gives every later one as a frame, in order; an observer that is
@@ -37,7 +79,7 @@ class Watch:
     it at publication, and iterating gives none. Iteration ends when the watch has; `ended` says why. Laws: C2, V4.
     """
 
-    __slots__ = ("_close", "_definition", "_frames", "_listener", "_report", "_waiting", "address", "ended", "value")
+    __slots__ = ("_close", "_definition", "_listener", "_report", "address", "value")
 
     def __init__(
         self,
@@ -49,31 +91,17 @@ class Watch:
         close: Callable[[Watch], None],
         report: Callable[[BaseException], None],
     ) -> None:
+        super().__init__()
         self._definition = definition
         self.address = address
         self.value: JsonObject | None = value
-        self.ended: Ended | None = None
         self._listener = listener
         self._close = close
         self._report = report
-        self._frames: deque[Frame] = deque()
-        self._waiting: list[asyncio.Future[None]] = []
 
     def stop(self) -> None:
         """Follow no longer; what is queued can still be read. Idempotent."""
         self.end("stopped")
-
-    def __aiter__(self) -> Watch:
-        return self
-
-    async def __anext__(self) -> Frame:
-        while not self._frames:
-            if self.ended is not None:
-                raise StopAsyncIteration
-            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(told)
-            await told
-        return self._frames.popleft()
 
     # -- the session's side ----------------------------------------------------------------------------------------
 
@@ -99,12 +127,8 @@ class Watch:
             except Exception as error:
                 self._fail(error)
             return
-        if len(self._frames) >= MOST_FRAMES:
-            self._frames.clear()
-            if frame.value is not None:
-                frame = Frame(frame.value, (Replace(frame.value),), frame.seq)
-        self._frames.append(frame)
-        self._tell()
+        value = frame.value
+        self._put(frame, lambda: frame if value is None else Frame(value, (Replace(value),), frame.seq))
 
     def _fail(self, error: Exception) -> None:
         self.end("listener_error")
@@ -116,12 +140,6 @@ class Watch:
             self.ended = reason
             self._close(self)
             self._tell()
-
-    def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for told in waiting:
-            if not told.done():
-                told.set_result(None)
 
 
 class Watches:

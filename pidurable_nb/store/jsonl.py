@@ -22,7 +22,7 @@ from pidurable_nb.records.transcript import ConversationRecord, EntryRecord, Sub
 from pidurable_nb.store.copying import named
 from pidurable_nb.store.jsonl_files import Files, RealFiles
 from pidurable_nb.store.jsonl_holding import Holding, hold
-from pidurable_nb.store.jsonl_hop import Elsewhere, Here, Hop, finished
+from pidurable_nb.store.jsonl_hop import Elsewhere, Here, Hop
 from pidurable_nb.store.jsonl_tables import Tables, highest_id
 from pidurable_nb.store.storage import (
     CURRENT,
@@ -35,6 +35,7 @@ from pidurable_nb.store.storage import (
     StoredEntry,
     SubmissionQuery,
     TaskQuery,
+    finished,
 )
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ Never knows what the work is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -61,14 +61,3 @@ class Elsewhere:
     def close(self) -> None:
         """The worker ends behind its last piece of work."""
         self._worker.shutdown(wait=False)
-
-
-def finished(coroutine: Coroutine[object, None, T]) -> T:
-    """The result of a coroutine that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise RuntimeError("a coroutine that must not wait has waited")

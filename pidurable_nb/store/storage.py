@@ -6,7 +6,7 @@ may rely on: one session uses it, groups never overlap, and references are alrea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -283,3 +283,14 @@ class Storage(Protocol):
     async def close(self) -> None:
         """Fold what can be folded and let go of the store. Idempotent."""
         ...
+
+
+def finished(work: Coroutine[object, None, T]) -> T:
+    """What a coroutine returns that never suspends, as those of an inline storage: no loop is needed."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    work.close()
+    raise RuntimeError("this storage suspends; only an inline one can be asked outside of a loop")

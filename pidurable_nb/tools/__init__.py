@@ -6,9 +6,9 @@ the same name, and would stand in its place once anybody imported it. pydantic c
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pidurable_nb import names_of
 from pidurable_nb.tools.tool import tool as tool
 
 if TYPE_CHECKING:
@@ -57,15 +57,4 @@ _ROOMS = {
 }
 """Where each name lives."""
 
-
-def __getattr__(name: str) -> object:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(room), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(__name__, _ROOMS)
