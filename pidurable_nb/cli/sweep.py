@@ -6,20 +6,19 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, get_args
 
 from pidurable_nb.cli.scenarios import named_scenario
 from pidurable_nb.cli.subcommand import Result, Subcommand
-from pidurable_nb.lab.crash import CrashKind
-from pidurable_nb.lab.points import BadPoint, Point
+from pidurable_nb.lab.points import BadPoint
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
 from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_points import named
+from pidurable_nb.lab.sweep_points import SweepKind, Where, named, where
 from pidurable_nb.lab.sweep_replay import LifeTold, Replayed, replay
 from pidurable_nb.lab.sweep_result import SweepResult
 from pidurable_nb.store.visible import visible
 
-_KINDS: Final[dict[str, CrashKind]] = {"freeze": "freeze", "kill": "kill"}
+_KINDS: Final[dict[str, SweepKind]] = {kind: kind for kind in get_args(SweepKind)}
 _MOST_PROCESSES: Final = 8
 _SHOWN: Final = 20
 """Violations on a page; `--json` lists all."""
@@ -31,7 +30,9 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kind", metavar="KINDS", type=_kinds, default=("freeze",),
-        help="freeze (in process, the default), kill (SIGKILL of a child process), or freeze,kill",
+        help="one or more of these, by commas: freeze (in process, the default), kill (SIGKILL of a child at every "
+        "point, and what one leaves behind every operation on the files), power (what a power cut may leave behind "
+        "them), fault (every operation fails once)",
     )  # fmt: skip
     parser.add_argument(
         "--durability", choices=("kill", "barrier", "power"), default="barrier", help="of the stores; default: barrier"
@@ -43,7 +44,7 @@ def _configure(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=_count, default=1, help="decides the order of what is ready")
     parser.add_argument(
-        "--point", metavar="POINT", type=_point, action="append",
+        "--point", metavar="POINT", type=_crash, action="append",
         help="tell one story: crash here, and nowhere else; may be given again for a later life",
     )  # fmt: skip
     parser.add_argument(
@@ -52,11 +53,11 @@ def _configure(parser: ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _kinds(text: str) -> tuple[CrashKind, ...]:
+def _kinds(text: str) -> tuple[SweepKind, ...]:
     words = [word.strip() for word in text.split(",")]
     unknown = next((word for word in words if word not in _KINDS), None)
     if unknown is not None:
-        raise ArgumentTypeError(f"a sweep cannot crash by {unknown!r}; write freeze, kill or freeze,kill")
+        raise ArgumentTypeError(f"a sweep cannot crash by {unknown!r}; write some of {', '.join(_KINDS)}")
     return tuple(dict.fromkeys(_KINDS[word] for word in words))
 
 
@@ -66,16 +67,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _point(text: str) -> Point:
+def _crash(text: str) -> Where:
     try:
-        return Point.parse(text)
+        return where(text)
     except BadPoint as error:
         raise ArgumentTypeError(str(error)) from error
 
 
 def _run(options: Namespace) -> Result:
     scenario: Scenario = options.scenario
-    kinds: tuple[CrashKind, ...] = options.kind
+    kinds: tuple[SweepKind, ...] = options.kind
     if options.point is not None:
         told = replay(scenario, options.point, how=kinds[-1], durability=options.durability, seed=options.seed)
         return Result(json=told.to_json(), text=lambda: replay_text(told), ok=told.ok)

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from pidurable_nb.lab.vfs import FileOp
 
 __all__ = [
-    "BLOCK", "SECTOR", "Blocks", "Disk", "Item", "Link", "Piece", "Resize", "State", "Unlink", "chosen",
+    "BLOCK", "SECTOR", "Blocks", "Disk", "Item", "Link", "Piece", "Resize", "State", "Unlink", "blocks_of", "chosen",
 ]  # fmt: skip
 
 BLOCK: Final = 4096
@@ -118,6 +118,15 @@ class Disk:
     _inodes: dict[str, int] = field(default_factory=dict)
     _made: int = 0
 
+    @classmethod
+    def holding(cls, files: Mapping[str, Blocks]) -> Disk:
+        """A disk on which these files are safe, and nothing is pending."""
+        numbers = {name: number for number, name in enumerate(files, start=1)}
+        contents = {numbers[name]: list(blocks) for name, blocks in files.items()}
+        return cls(
+            now=State(numbers, contents), safe=State(numbers, contents), _inodes=dict(numbers), _made=len(numbers)
+        )
+
     def items(self, op: FileOp) -> tuple[Item, ...]:
         """What the operation changes; nothing where it is a sync. Raises: ValueError when its data was not recorded."""
         match op.op:
@@ -174,6 +183,11 @@ class Disk:
                 kept.append(item)
         self.pending = kept
         self.syncs += 1
+
+
+def blocks_of(data: bytes) -> Blocks:
+    """The content of a file in blocks."""
+    return tuple(data[at : at + BLOCK] for at in range(0, len(data), BLOCK))
 
 
 def chosen(base: State, items: Iterable[Item]) -> dict[str, Blocks]:

@@ -37,20 +37,28 @@ Reader: TypeAlias = Callable[[sqlite3.Connection], Content]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What became of one image. `newest` is the newest commit in it, None where it could not be read."""
+    """What became of one image. `newest` is the newest commit in it, None where it could not be read.
+
+    Where nothing is wrong, images with one `state` hold the same: all pages that SQLite sees are the same.
+    """
 
     image: str
     outcome: Outcome
     newest: int | None
     text: str
+    state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is in some bytes, whatever they have to hold; `wrong` is a sentence where that cannot be."""
+    """What is in some bytes, whatever they have to hold; `wrong` is a sentence where that cannot be.
+
+    `state` is a digest of all pages, of none in a store that was never made.
+    """
 
     newest: int | None
     wrong: str | None = None
+    state: bytes = b""
 
 
 class Scratch:
@@ -120,7 +128,7 @@ class Checker:
         self._reader = reader
         self._fits = fits if fits is not None else recording.contents().fits
         self._scratch = Scratch(folder)
-        self._by_bytes: dict[int, _Seen] = {}
+        self._by_bytes: dict[bytes, _Seen] = {}
         self._by_log: dict[tuple[int, bytes], _Seen] = {}
         self._by_pages: dict[bytes, _Seen] = {}
         self._closing = False
@@ -185,9 +193,9 @@ class Checker:
         if seen is None:
             self.read += 1
             unsound = integrity(connection)
-            seen = (
-                _Seen(None, f"integrity_check says {unsound}") if unsound else self._fitting(self._reader(connection))
-            )
+            seen = _Seen(None, f"integrity_check says {unsound}")
+            if not unsound:
+                seen = self._fitting(self._reader(connection), pages if pages is not None else image.key)
         if pages is not None:
             self._by_pages[pages] = seen
         if log is not None:
@@ -209,9 +217,9 @@ class Checker:
             return None
         return hash(image.blocks.get(self._store)), header[_INDEX_HEADER]
 
-    def _fitting(self, found: Content) -> _Seen:
+    def _fitting(self, found: Content, state: bytes = b"") -> _Seen:
         if self._fits(found):
-            return _Seen(found.newest)
+            return _Seen(found.newest, state=b"" if found == NOTHING else state)
         return _Seen(found.newest, f"the rows are not those that commit {found.newest} left")
 
     def _gate(self, op: FileOp) -> int | None:
@@ -242,7 +250,9 @@ def lay_out(image: Image, recording: Recording, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content_of_file in image.files.items():
         (folder / name).write_bytes(content_of_file)
-    (folder / LEDGER).write_bytes(recording.ledger_at(image.after_op))
+    ledger = recording.ledger_at(image.after_op)
+    if ledger:
+        (folder / LEDGER).write_bytes(ledger)
     return folder / recording.store
 
 
@@ -260,4 +270,4 @@ def _judged(image: Image, seen: _Seen) -> Finding:
     elif newest < image.told:
         outcome = "lost_within_bound"
         text = f"the store ends with commit {newest}; {image.told} was told of, and up to {image.acknowledged} promised"
-    return Finding(image=image.name, outcome=outcome, newest=newest, text=text)
+    return Finding(image=image.name, outcome=outcome, newest=newest, text=text, state=seen.state)

@@ -12,6 +12,7 @@ many a sample is drawn. Never opens a store: `image_check` says what is in one.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class Image:
 
     `name` makes it again from the recording and the seed. It is one behind operation `after_op`. `acknowledged` is the
     newest commit that has to be there under the recording's durability, `told` the newest that anybody was told of,
-    `most` the newest that can be there at all. Images with one `key` are the same to the byte, in this process.
+    `most` the newest that can be there at all. Images with one `key` are the same to the byte, in any process.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Image:
     told: int
     most: int
     blocks: Mapping[str, Blocks]
-    key: int
+    key: bytes
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -81,23 +82,32 @@ def kill_images(recording: Recording, *, behind: Collection[int] | None = None) 
     `behind` narrows it to these operations. What is the same as the image before it is left out, unless more was
     acknowledged. Lazy: each costs what its operation changes.
     """
-    promises, disk = recording.promises(), Disk()
+    near = None if behind is None else {n - 1 for n in behind}.union(behind)
+    last: tuple[bytes, int, int, int] | None = None
+    for n, made in _kills(recording, near):
+        whole = made.after_op == n
+        here = made.key, made.acknowledged, made.told, made.most
+        if (behind is None or n in behind) and not (whole and last == here):
+            yield made
+        last = here if whole else last
+
+
+def _kills(recording: Recording, behind: Collection[int] | None) -> Iterator[tuple[int, Image]]:
+    """Every operation with what a kill in its midst, or behind it, leaves."""
+    promises, disk, press = recording.promises(), recording.disk(), _Press()
     before, so_far = 0, promises.kill(0)
-    last: tuple[int, Promise] | None = None
     for op, until in recording.moments():
         n, promise = 0 if op is None else op.n, promises.kill(until)
         wanted = behind is None or n in behind
         if op is not None and wanted:
             for cut in _page_cuts(op):
-                yield _torn_kill(disk, op, cut, before, replace(so_far, most=max(so_far.most, promise.most)))
+                torn = replace(so_far, most=max(so_far.most, promise.most))
+                yield n, press.made(f"kill@{n}+{cut}", "kill", before, torn, _torn_kill(disk, op, cut))
         if op is not None:
             disk.apply(op)
         before, so_far = n, promise
         if wanted:
-            made = _made(f"kill@{n}", "kill", n, promise, disk.now.files())
-            if last != (made.key, promise):
-                yield made
-            last = made.key, promise
+            yield n, press.made(f"kill@{n}", "kill", n, promise, disk.now.files())
 
 
 def _page_cuts(op: FileOp) -> range:
@@ -107,11 +117,11 @@ def _page_cuts(op: FileOp) -> range:
     return range(BLOCK - op.offset % BLOCK, len(op.data), BLOCK)
 
 
-def _torn_kill(disk: Disk, op: FileOp, cut: int, before: int, promise: Promise) -> Image:
+def _torn_kill(disk: Disk, op: FileOp, cut: int) -> dict[str, Blocks]:
     state = disk.now.copy()
     for item in disk.items(op):
         state.apply(Piece(item.inode, item.offset, item.data[:cut]) if isinstance(item, Piece) else item)
-    return _made(f"kill@{op.n}+{cut}", "kill", before, promise, state.files())
+    return state.files()
 
 
 # Power cuts.
@@ -125,9 +135,9 @@ def power_images(
     Lazy, and determined by recording, seed and effort.
     """
     effort = effort if effort is not None else Effort()
-    promises, disk = recording.promises(), Disk()
+    promises, disk, press = recording.promises(), recording.disk(), _Press()
     trunk = _Trunk(disk)
-    seen: set[tuple[int, Promise]] = set()
+    seen: set[tuple[bytes, Promise]] = set()
     for op, until in recording.moments():
         n = 0 if op is None else op.n
         if op is not None:
@@ -136,7 +146,8 @@ def power_images(
             continue
         promise = promises.power(until)
         for choice in _choices(disk, effort, random.Random(f"{seed}/{n}")):
-            made = _made(f"power@{n}/{choice}", "power", n, promise, trunk.files(choice, f"{seed}/{n}/{choice}"))
+            files = trunk.files(choice, f"{seed}/{n}/{choice}")
+            made = press.made(f"power@{n}/{choice}", "power", n, promise, files)
             if (made.key, promise) not in seen:
                 seen.add((made.key, promise))
                 yield made
@@ -334,28 +345,44 @@ def image(recording: Recording, name: str, *, seed: int = 1) -> Image:
         raise NoSuchImage(f"{name!r} is no image of this recording of {recording.last} operations")
     n = int(number)
     if kind == "kill":
-        for each in kill_images(recording, behind={n}):
+        for _, each in _kills(recording, {n}):
             if each.name == name:
                 return each
         raise NoSuchImage(f"{name!r}: operation {n} cannot be cut there")
-    disk, moment = Disk(), 0
+    disk, moment = recording.disk(), 0
     for op, until in recording.moments():
         if op is not None and op.n <= n:
             disk.apply(op)
         if op is None or op.n <= n:
             moment = until
     files = _Trunk(disk).files(choice, f"{seed}/{n}/{choice}")
-    return _made(name, "power", n, recording.promises().power(moment), files)
+    return _Press().made(name, "power", n, recording.promises().power(moment), files)
 
 
-def _made(name: str, kind: ImageKind, n: int, promise: Promise, blocks: dict[str, Blocks]) -> Image:
-    return Image(
-        name=name,
-        kind=kind,
-        after_op=n,
-        acknowledged=promise.least,
-        told=promise.told,
-        most=promise.most,
-        blocks=blocks,
-        key=hash(tuple(blocks.items())),
-    )
+class _Press:
+    """Makes images, and their keys from the digests of their blocks, which it takes once of each."""
+
+    def __init__(self) -> None:
+        self._digests: dict[bytes, bytes] = {}
+
+    def made(self, name: str, kind: ImageKind, n: int, promise: Promise, blocks: dict[str, Blocks]) -> Image:
+        return Image(
+            name=name,
+            kind=kind,
+            after_op=n,
+            acknowledged=promise.least,
+            told=promise.told,
+            most=promise.most,
+            blocks=blocks,
+            key=self._key(blocks),
+        )
+
+    def _key(self, files: Mapping[str, Blocks]) -> bytes:
+        known = self._digests
+        found = hashlib.sha256()
+        for name, blocks in files.items():
+            for block in blocks:
+                if block not in known:  # a block knows its hash: looking it up costs next to nothing
+                    known[block] = hashlib.sha256(block).digest()
+            found.update(f"{name} {len(blocks)} ".encode() + b"".join([known[block] for block in blocks]))
+        return found.digest()

@@ -72,10 +72,15 @@ class Promise:
 
 
 class Contents:
-    """The rows after each commit, put together again from what changed."""
+    """The rows after each commit, put together again from what changed.
 
-    def __init__(self, told: Sequence[Told]) -> None:
+    With `made` there was a store from the first of them on, so that none at all is no content.
+    """
+
+    def __init__(self, told: Sequence[Told], *, made: bool = False) -> None:
         self._told = tuple(told)
+        self._made = made
+        self._asked_for = _asked_for(told)
         self._numbers = [each.newest for each in told]
         self._strides: list[frozenset[Row]] = []
         rows: frozenset[Row] = frozenset()
@@ -101,16 +106,40 @@ class Contents:
 
     def fits(self, found: Content) -> bool:
         """Whether these rows are those of their newest commit. A store that was never made fits as long as none is."""
-        return found == NOTHING or self.at(found.newest) == found.rows
+        return (found == NOTHING and not self._made) or self.at(found.newest) == found.rows
+
+    def lost_requests(self, newest: int, told: int) -> tuple[str, ...]:
+        """The request ids that commits up to `told` admitted, and that are not there when `newest` is the newest."""
+        return tuple(request for at, request in self._asked_for if newest < at <= told)
+
+
+def _asked_for(told: Sequence[Told]) -> tuple[tuple[int, str], ...]:
+    """Every request id, with the number of the commit that admitted it (S1)."""
+    found: dict[tuple[object, str], int] = {}
+    for each in told:
+        for row in each.added:
+            match row:
+                case ("submissions", _, conversation, str(request), *_):
+                    found.setdefault((conversation, request), each.newest)
+                case _:
+                    pass
+    return tuple((newest, request) for (_, request), newest in found.items())
 
 
 class Promises:
-    """What may be left behind each operation of a recording."""
+    """What may be left behind each operation of a recording. What was there when it began, up to `floor`, stays."""
 
     def __init__(
-        self, durability: Durability, told: Sequence[Told], log_syncs: Sequence[int], failure: Failure | None
+        self,
+        durability: Durability,
+        told: Sequence[Told],
+        log_syncs: Sequence[int],
+        failure: Failure | None,
+        *,
+        floor: int = 0,
     ) -> None:
         self._durability: Durability = durability
+        self._floor = floor
         self._ends = [each.after_op for each in told]
         self._begins = [each.begun_after for each in told]
         self._newest = [each.newest for each in told]
@@ -138,7 +167,7 @@ class Promises:
                 least = max(least, _last(self._barriers, bisect_right(self._barrier_ends, op)))
             case "kill":
                 pass
-        return Promise(least=least, told=told, most=self._most(op, told))
+        return Promise(least=max(least, self._floor), told=told, most=self._most(op, told))
 
     def _told(self, op: int) -> int:
         return _last(self._newest, bisect_right(self._ends, op))

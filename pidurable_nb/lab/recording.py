@@ -1,36 +1,41 @@
 """Owns recording one run: what reached the files of the store, and what was acknowledged between the operations.
 
-From a recording follows what any crash of that run leaves, without running anything again. Never judges what is left.
+A run begins with nothing, or with a store that an earlier life left. From a recording follows what any crash of that
+run leaves, without running anything again. Never judges what is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import sqlite3
+import tempfile
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Seq
-from pidurable_nb.lab.crash import CrashPlan
-from pidurable_nb.lab.identity import STORE
+from pidurable_nb.lab.crash import Act, CrashPlan, Passed
+from pidurable_nb.lab.disk import Blocks, Disk, blocks_of
+from pidurable_nb.lab.identity import FILES, STORE
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.promises import Contents, Doing, Failure, Promises, Row, Told
-from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, let_go, life
+from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, SeededIds, carry, let_go, life
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.vfs import FileOp, Gate, LockGate, RecordingVfs, seed_prng
 from pidurable_nb.lab.world import SimulatedCrash, World
 from pidurable_nb.probe import Mark
-from pidurable_nb.store.plain import content
+from pidurable_nb.session.changes import Changes
+from pidurable_nb.store.plain import NOTHING, Content, content
 from pidurable_nb.store.sqlite import Durability, SqliteStorage
 from pidurable_nb.store.storage import Commit, Opened, Storage
 
-__all__ = ["Here", "Recording", "Work", "record"]
+__all__ = ["Begins", "Here", "Recording", "Work", "record"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -51,22 +56,40 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begins:
+    """What a run began with: the files that an earlier life left, what is in them, and the ledger; or nothing at all.
+
+    `life` is the number of the life that begins, `start_ms` when it does.
+    """
+
+    life: int = 1
+    start_ms: int = EPOCH_MS
+    files: Mapping[str, Blocks] = field(default_factory=dict)
+    content: Content = NOTHING
+    ledger: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One run from an empty folder: its file operations in order, and what was acknowledged between them.
+    """One run: what it began with, its file operations in order, and what was acknowledged between them.
 
     `store` is the name of the database file. `locks` counts the exclusive locks that were asked for. `failure` is the
-    first error of the storage, where faults were given. `course` and `ledger` are a scenario's: where it was, and the
-    whole ledger of its effects.
+    first error of the storage, where faults were given. The rest is a scenario's: `course` is where it was between the
+    operations, `ledger` the whole ledger of its effects; `passed`, `acts` and `published` are those of `run.Lived`.
     """
 
     store: str
     durability: Durability
     ops: tuple[FileOp, ...]
     told: tuple[Told, ...]
+    begins: Begins = Begins()
     locks: int = 0
     failure: Failure | None = None
     course: tuple[Here, ...] = ()
     ledger: bytes = b""
+    passed: tuple[Passed, ...] = ()
+    acts: tuple[Act, ...] = ()
+    published: tuple[Changes, ...] = ()
 
     @property
     def last(self) -> int:
@@ -74,8 +97,12 @@ class Recording:
         return self.ops[-1].n if self.ops else 0
 
     def contents(self) -> Contents:
-        """The rows that were there after each acknowledgement."""
-        return Contents(self.told)
+        """The rows that were there at the beginning, and after each acknowledgement."""
+        return Contents(self._told_before(), made=self.begins.content != NOTHING)
+
+    def disk(self) -> Disk:
+        """The disk as it was at the beginning: what an earlier life left is safe."""
+        return Disk.holding(self.begins.files)
 
     def without(self, n: int) -> Recording:
         """The same run on a disk that ignored operation `n`: for a negative control, take a sync."""
@@ -89,7 +116,12 @@ class Recording:
     def ledger_at(self, n: int) -> bytes:
         """The ledger when operation `n + 1` came: the most that can have happened outside by a crash behind `n`."""
         here = self.here(n)
-        return b"" if here is None else self.ledger[: here.ledger_bytes]
+        return self.begins.ledger if here is None else self.ledger[: here.ledger_bytes]
+
+    def died_ms(self, n: int) -> int:
+        """The time when operation `n + 1` came: when a life died that a crash behind `n` ended."""
+        here = self.here(n)
+        return self.begins.start_ms if here is None else here.at_ms
 
     def moments(self) -> Iterator[tuple[FileOp | None, int]]:
         """Every operation, None for the beginning, each with the last number before the next one that was recorded.
@@ -104,7 +136,16 @@ class Recording:
         """What this durability promises behind each operation."""
         log = f"{self.store}-wal"
         syncs = [op.n for op in self.ops if op.op == "sync" and op.file == log]
-        return Promises(self.durability, self.told, syncs, self.failure)
+        return Promises(
+            self.durability, self._told_before(), syncs, self.failure, floor=self.begins.content.newest
+        )
+
+    def _told_before(self) -> tuple[Told, ...]:
+        """What was acknowledged, behind what was there at the beginning."""
+        there = self.begins.content
+        if there == NOTHING:
+            return self.told
+        return (Told(begun_after=0, after_op=0, newest=there.newest, barrier=True, added=there.rows), *self.told)
 
     def folds(self) -> tuple[tuple[int, ...], ...]:
         """The syncs of each folding of the log and of the log's new beginning, by number: `(log, database, header)`.
@@ -149,6 +190,7 @@ class Witness(SqliteStorage):
         draw: Callable[[], str],
         namer: Namer,
         look: Callable[[], None],
+        there: Content,
     ) -> None:
         super().__init__(
             path,
@@ -164,7 +206,7 @@ class Witness(SqliteStorage):
         self._vfs = vfs
         self._namer = namer
         self._look_around = look
-        self._rows: frozenset[Row] = frozenset()
+        self._rows: frozenset[Row] = there.rows
 
     async def open(self) -> Opened:
         """As any; it counts as a transaction."""
@@ -245,17 +287,21 @@ def record(
     wal_limit_pages: int = 1000,
     gate: Gate | None = None,
     lock_gate: LockGate | None = None,
+    begin: Plan | None = None,
 ) -> Recording:
-    """Run a scenario's first life, or a piece of work, in this thread, and keep every operation on the store's files.
+    """Run one life of a scenario, or a piece of work, in this thread, and keep every operation on the store's files.
 
-    The store is made in `folder`, beside the ledger of effects. A small `wal_limit_pages` has the log folded often.
-    The same code, seed and gates give the same recording to the byte. A scenario that kills itself is recorded up to
-    there. Raises: what the run raises; but where gates are given, an error that followed from one of the storage is
-    kept as `failure`. ValueError when there is a store.
+    The store is made in `folder`, beside the ledger of effects; with `begin` it lies there with its ledger, as an
+    earlier life left them, and life and time are those of that plan. A small `wal_limit_pages` has the log folded
+    often. The same code, seed and gates give the same recording to the byte, and leave the bytes that `run_here`
+    leaves. A scenario that kills itself is recorded up to there. Raises: what the run raises; but where gates are
+    given, an error that followed from one of the storage is kept as `failure`. ValueError when there is a store, and
+    no `begin`.
     """
     path = folder / STORE
-    if path.exists():
+    if begin is None and path.exists():
         raise ValueError(f"{path} exists; a recording begins with nothing, name an empty folder")
+    begins = _begins(folder, Plan() if begin is None else begin)
     locks = 0
 
     def count_lock(slot: int) -> int | None:
@@ -264,7 +310,7 @@ def record(
         return None if lock_gate is None else lock_gate(slot)
 
     vfs = RecordingVfs(gate=gate, lock_gate=count_lock)
-    world = World(folder / LEDGER)
+    world = World(folder / LEDGER, begins.life)
     loop = DeterministicLoop(seed, limit=_STEPS)
 
     def freeze(crash: SimulatedCrash) -> None:
@@ -272,7 +318,7 @@ def record(
         world.shut()
         loop.halt(crash)
 
-    ids, namer, clock = SeededIds("1"), Namer(), LoopClock(EPOCH_MS)
+    ids, namer, clock = SeededIds(f"{begins.life}"), Namer(begins.life), LoopClock(begins.start_ms)
     probe = _Follower(world, namer, clock, at=None, kind="freeze", freeze=freeze)
     course: list[Here] = []
 
@@ -283,8 +329,9 @@ def record(
 
     probe.look = look
     storage = Witness(
-        path, vfs, durability=durability, wal_limit_pages=wal_limit_pages, draw=ids.name, namer=namer, look=look
-    )
+        path, vfs, durability=durability, wal_limit_pages=wal_limit_pages, draw=ids.name, namer=namer, look=look,
+        there=begins.content,
+    )  # fmt: skip
 
     async def main() -> None:
         if isinstance(what, Scenario):
@@ -292,7 +339,7 @@ def record(
         else:
             await what(storage)
 
-    seed_prng(1 if seed is None else 1 + seed % (2**31 - 2))
+    seed_prng(1 + begins.life)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SimulatedCrash):
             loop.run_until_complete(main())
@@ -310,8 +357,36 @@ def record(
         durability=durability,
         ops=tuple(vfs.ops),
         told=tuple(storage.told),
+        begins=begins,
         locks=locks,
         failure=storage.failure,
         course=tuple(course),
-        ledger=world.ledger.read_bytes() if world.ledger.exists() else b"",
+        ledger=_bytes_of(world.ledger),
+        passed=tuple(probe.passed),
+        acts=tuple(probe.acts),
+        published=tuple(probe.published),
     )
+
+
+def _begins(folder: Path, plan: Plan) -> Begins:
+    """What lies in the folder. It is read from a copy: opening recovers."""
+    files = {path.name: blocks_of(path.read_bytes()) for path in (folder / name for name in FILES) if path.exists()}
+    found = NOTHING
+    if STORE in files:
+        with tempfile.TemporaryDirectory(prefix="begins-", dir=folder) as aside:
+            connection = sqlite3.connect(carry(folder / STORE, Path(aside)), isolation_level=None)
+            try:
+                found = content(connection)
+            finally:
+                connection.close()
+    return Begins(
+        life=plan.number,
+        start_ms=plan.start_ms,
+        files={name: blocks for name, blocks in files.items() if blocks},
+        content=found,
+        ledger=_bytes_of(folder / LEDGER),
+    )
+
+
+def _bytes_of(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""

@@ -1,40 +1,53 @@
-"""Owns the sweep: a crash at every point of a scenario, a second one at every point of each recovery, and the count.
+"""Owns the sweep: a crash at every point of a scenario, of every kind that was asked for, and the count.
 
-Images that are the same to the byte are recovered from once: store, ledger and time decide everything that follows.
-Never runs a life itself (`sweep_lives` does) and never changes the scenario.
+Cuts the work into pieces, has them done by whoever is free, and adds up. Never runs a life itself (`sweep_work` does)
+and never changes the scenario.
 """
 
 from __future__ import annotations
 
-import shutil
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.lab.crash import CrashKind
 from pidurable_nb.lab.identity import file_points
-from pidurable_nb.lab.invariants import Expected, Problem
 from pidurable_nb.lab.points import Point
-from pidurable_nb.lab.run import Plan
 from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweep_dask import Client, done_far
+from pidurable_nb.lab.sweep_faults import fault_pieces
 from pidurable_nb.lab.sweep_hands import Crew, Hands, crew
-from pidurable_nb.lab.sweep_lives import Death, Image
-from pidurable_nb.lab.sweep_points import Crashes, Which
-from pidurable_nb.lab.sweep_result import (
-    WORST_FIRST,
-    OutcomeClass,
-    SweepResult,
-    Violation,
-    Witness,
-    name_of,
-    replay_command,
-)
+from pidurable_nb.lab.sweep_images import image_pieces
+from pidurable_nb.lab.sweep_pieces import Deaths, Identities, Piece, Sweeping, chunks
+from pidurable_nb.lab.sweep_points import SweepKind, Which
+from pidurable_nb.lab.sweep_result import SweepResult, name_of
+from pidurable_nb.lab.sweep_tally import Tally, Witness
+from pidurable_nb.lab.sweep_work import work
 
-__all__ = ["Identity", "freeze_equals_kill", "sweep"]
+__all__ = ["Identity", "Progress", "freeze_equals_kill", "sweep"]
+
+_BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a sweep has come. `str` of it is a line for people."""
+
+    scenario: str
+    kinds: tuple[SweepKind, ...]
+    done: int
+    of: int
+    images: int
+    problems: int
+
+    def __str__(self) -> str:
+        found = f", {self.problems} violations" if self.problems else ""
+        kinds = " and ".join(self.kinds)
+        return f"{self.scenario}: {kinds}, {self.done} of {self.of} pieces, {self.images} images{found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,220 +62,107 @@ class Identity:
         return f"{self.same} of {self.of}"
 
 
-_CHUNK: Final = 24
-"""Deaths of a batch, about: enough to pay for a process, few enough to share them out."""
-
-
-# Sweeping.
-
-
 def sweep(
     scenario: Scenario,
     *,
-    kinds: Sequence[CrashKind] = ("freeze",),
+    kinds: Sequence[SweepKind] = ("freeze",),
     durability: Durability = "barrier",
     second: bool = False,
     points: Which = "commits",
     seed: int = 1,
     processes: int = 1,
-    on_progress: Callable[[str], None] = lambda _line: None,
+    client: Client | None = None,
+    stop: threading.Event | None = None,
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> SweepResult:
     """Crash the scenario at every point of its first life, recover, and count what became of it.
 
-    `freeze` stops a life without ending its process, `kill` is SIGKILL in children of a fork server. With `second` each
-    recovery, all lives of it where they kill themselves, is crashed again at every point, and recovered from. With more
-    than one process everything is done in children, and the scenario must be one that they can import.
+    `freeze` stops a life without ending its process. `kill` is SIGKILL in children of a fork server at every point, and
+    what a kill may leave behind every operation on the files, in the midst of a write too. Both: the bytes they leave
+    are compared. `power` is what a power cut may leave behind every operation, `fault` fails every operation once. With
+    `second` each recovery, all lives of it where they kill themselves, is crashed again everywhere, and recovered from.
 
-    Laws: C1, C2, C6, T6, T7, T9, M1, M3, E6, S1, S5, O5, O6, and whatever the scenario promises itself.
+    With more than one process everything is done in children, and the scenario must be one that they can import. With a
+    `client` of Dask it is done wherever that has workers, which must be able to import it too. The result is the same.
+    When `stop` is set, or at KeyboardInterrupt, what was found so far is returned.
+
+    Laws: C1, C2, C6, T6, T7, T9, M1, M3, E5, E6, F1, F4, S1, S5, O5, O6, and whatever the scenario promises itself.
     Raises: NotKilled, ForkServerError.
     """
     begun = time.monotonic()
-    chosen = tuple(dict.fromkeys(kinds))
-    with crew(scenario, processes=processes, kill="kill" in chosen) as workers:
-        plan = Plan(seed=seed, durability=durability, same_bytes=True, record_files=points == "files")
-        tally = _Sweep(workers, chosen, second, points, on_progress).run(Image(folder=None, plan=plan))
-    name = name_of(scenario)
-    violations = tuple(
-        Violation(
-            kind=problem.kind,
-            text=problem.text,
-            witness=witness,
-            replay=replay_command(name, witness, seed=seed, durability=durability),
-        )
-        for problem, witness in tally.problems.items()
-    )
+    chosen: tuple[SweepKind, ...] = tuple(dict.fromkeys(kinds))
+    sweeping = Sweeping(seed=seed, durability=durability, second=second, which=points)
+    halt = stop if stop is not None else threading.Event()
+    tally, passed, done, of = Tally(), 0, 0, 0
+    with suppress(KeyboardInterrupt), crew(scenario, processes=processes, kill="kill" in chosen) as workers:
+        sweeping, crashed_at = _whole(workers, sweeping, tally, chosen[0])
+        passed = len(crashed_at)
+        pieces = _cut(workers, sweeping, chosen, crashed_at)
+        of = len(pieces)
+        for counted in _done(workers, client, sweeping, pieces, halt):
+            tally.add(counted)
+            done += 1
+            on_progress(_progress(scenario, chosen, tally, done, of))
     return SweepResult(
-        scenario=name,
+        scenario=name_of(scenario),
         kinds=chosen,
         durability=durability,
         seed=seed,
-        points=tally.points,
-        images=tally.images,
-        runs=tally.runs,
-        classes=dict(tally.classes),
-        witnesses=tally.witnesses,
-        violations=violations,
-        same_bytes=tally.same if len(chosen) == len(_BOTH) else None,
-        compared=tally.compared,
+        second=second,
+        points=passed,
+        tally=tally,
+        done=done,
+        pieces=of,
         seconds=time.monotonic() - begun,
     )
 
 
-_BOTH: Final[tuple[CrashKind, ...]] = ("freeze", "kill")
+def _progress(scenario: Scenario, kinds: tuple[SweepKind, ...], tally: Tally, done: int, of: int) -> Progress:
+    return Progress(
+        scenario=scenario.name, kinds=kinds, done=done, of=of, images=tally.images, problems=len(tally.problems)
+    )
 
 
-@dataclass(slots=True)
-class _Tally:
-    """A count of what became of images."""
-
-    points: int = 0
-    images: int = 0
-    runs: int = 0
-    same: int = 0
-    compared: int = 0
-    classes: Counter[OutcomeClass] = field(default_factory=Counter)
-    witnesses: dict[OutcomeClass, Witness] = field(default_factory=dict)
-    problems: dict[Problem, Witness] = field(default_factory=dict)
-    different: list[Witness] = field(default_factory=list)
-
-    def count(self, problems: Iterable[Problem], twice: bool, witness: Witness) -> None:
-        """One image: what was wrong with it, and whether an effect happened twice."""
-        self.images += 1
-        found: set[OutcomeClass] = {"effect_twice"} if twice else set()
-        for problem in problems:
-            self.problems.setdefault(problem, witness)
-            found.add("broken" if problem.kind == "mispredicted" else problem.kind)
-        for worst in WORST_FIRST:
-            if worst in found:
-                self.classes[worst] += 1
-                self.witnesses.setdefault(worst, witness)
-                return
-        self.classes["as_promised"] += 1
-
-    def compare(self, same: bool, witness: Witness) -> None:
-        """One place, and whether all ways to die there left the same database and log."""
-        self.compared += 1
-        self.same += same
-        if not same:
-            self.different.append(witness)
-            self.problems.setdefault(Problem("corrupt", "a frozen and a killed life left different bytes"), witness)
-
-    def add(self, other: _Tally) -> None:
-        """What somebody else has counted."""
-        self.images, self.runs = self.images + other.images, self.runs + other.runs
-        self.same, self.compared = self.same + other.same, self.compared + other.compared
-        self.classes.update(other.classes)
-        self.witnesses = other.witnesses | self.witnesses
-        self.problems = other.problems | self.problems
-        self.different += other.different
+def _whole(crew: Crew, sweeping: Sweeping, tally: Tally, how: SweepKind) -> tuple[Sweeping, tuple[Point, ...]]:
+    """The story in which nothing crashes: what it does outside, and the points of its first life."""
+    [first] = crew.first.recover([sweeping.nothing], sweeping.which, ())
+    tally.runs += len(first.lives)
+    for problem in first.problems:
+        tally.problems.setdefault(problem, Witness((), how))
+    return replace(sweeping, awaited=first.effects), first.lives[0].points
 
 
-@dataclass(frozen=True, slots=True)
-class _Died:
-    """A death, and how it was died."""
-
-    death: Death
-    how: CrashKind
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """Deaths that left the same image."""
-
-    deaths: tuple[_Died, ...]
-
-    @property
-    def image(self) -> Image:
-        return self.deaths[0].death.image
+def _cut(crew: Crew, sweeping: Sweeping, kinds: Sequence[SweepKind], points: Sequence[Point]) -> list[Piece]:
+    """All there is to do, in pieces."""
+    scenario, hands = crew.first.scenario, crew.first
+    dying = tuple(kind for kind in _BOTH if kind in kinds)
+    pieces: list[Piece] = [Deaths(dying, chunk) for chunk in chunks(points)] if dying else []
+    if dying == _BOTH:
+        pieces += map(Identities, chunks(file_points(scenario, sweeping.nothing.plan, hands.new())))
+    if "kill" in kinds:
+        pieces += image_pieces(scenario, sweeping, "kill", hands.new())
+    if "power" in kinds:
+        pieces += image_pieces(scenario, sweeping, "power", hands.new())
+    if "fault" in kinds:
+        pieces += fault_pieces(scenario, sweeping, hands.new())
+    return pieces
 
 
-class _Sweep:
-    """One sweep under way, shared out among hands."""
+def _done(
+    crew: Crew, client: Client | None, sweeping: Sweeping, pieces: Sequence[Piece], stop: threading.Event
+) -> Iterator[Tally]:
+    """The tallies of the pieces, in their order, until `stop` is set."""
+    if client is not None:
+        yield from done_far(client, crew.first.scenario, sweeping, pieces, stop)
+        return
 
-    def __init__(
-        self,
-        crew: Crew,
-        kinds: Sequence[CrashKind],
-        second: bool,
-        which: Which,
-        on_progress: Callable[[str], None],
-    ) -> None:
-        self._crew = crew
-        self._kinds = kinds
-        self._second = second
-        self._which: Which = which
-        self._tell = on_progress
-        self._awaited: tuple[Expected, ...] = ()
+    def do(hands: Hands, piece: Piece) -> Tally | None:
+        return None if stop.is_set() else work(hands, sweeping, piece)
 
-    def run(self, nothing: Image) -> _Tally:
-        """The whole of it, from no store at all."""
-        tally = _Tally()
-        name = self._crew.first.scenario.name
-        [first] = self._crew.first.recover([nothing], self._which, ())
-        tally.runs += len(first.lives)
-        for problem in first.problems:
-            tally.problems.setdefault(problem, Witness((), self._kinds[0]))
-        self._awaited = first.effects
-        points = first.lives[0].points
-        tally.points = len(points)
-        deaths: list[_Died] = []
-        pieces = _pieces(points, len(self._crew))
-        for kind in self._kinds:
-            for died in self._crew.share(pieces, partial(_died, kind=kind, image=nothing)):
-                deaths += died
-                self._tell(f"{name}: {kind}, {len(deaths)} deaths of a first life")
-        tally.runs += len(deaths)
-        _compare(tally, deaths, ())
-        if len(self._kinds) == len(_BOTH):
-            _identity(self._crew, nothing, tally, self._tell)
-        nodes = _nodes(deaths)
-        for done, explored in enumerate(self._crew.share(nodes, self._explore), start=1):
-            tally.add(explored)
-            self._tell(f"{name}: {done} of {len(nodes)} different images, {tally.images} recovered from")
-        return tally
-
-    def _explore(self, hands: Hands, node: _Node) -> _Tally:
-        """Recover from an image, and crash that recovery everywhere."""
-        tally = _Tally()
-        [found] = hands.recover([node.image], self._which, self._awaited)
-        tally.runs += len(found.lives)
-        for died in node.deaths:
-            witness = Witness((died.death.point,), died.how)
-            tally.count([*died.death.problems, *found.problems], found.twice, witness)
-        if self._second:
-            before = (node.deaths[0].death.point,)
-            again: list[_Died] = []
-            for life in found.lives:
-                for kind in self._kinds:
-                    again += _died(hands, life.points, kind=kind, image=life.image)
-            tally.runs += len(again)
-            _compare(tally, again, before)
-            nodes = _nodes(again)
-            founds = hands.recover([each.image for each in nodes], self._which, self._awaited)
-            for each, came in zip(nodes, founds, strict=True):
-                tally.runs += len(came.lives)
-                for died in each.deaths:
-                    witness = Witness((*before, died.death.point), died.how)
-                    tally.count([*died.death.problems, *came.problems], came.twice, witness)
-            _forget(each.image for each in nodes)
-        _forget(life.image for life in found.lives)
-        return tally
-
-
-def _identity(crew: Crew, nothing: Image, tally: _Tally, tell: Callable[[str], None]) -> None:
-    """Freeze equals kill, before every file operation of a first life."""
-    scenario = crew.first.scenario
-    points = file_points(scenario, nothing.plan, crew.first.folder / "operations")
-
-    def work(hands: Hands, piece: Sequence[Point]) -> list[tuple[Point, bool]]:
-        frozen = hands.compare(nothing, piece)
-        return [(each.point, each.frozen == each.prefix == hands.killed_files(nothing, each.point)) for each in frozen]
-
-    for compared in crew.share(_pieces(points, len(crew)), work):
-        for point, same in compared:
-            tally.runs += 2
-            tally.compare(same, Witness((point,), "kill"))
-        tell(f"{scenario.name}: {tally.same} of {tally.compared} places left the same bytes")
+    for tally in crew.share(pieces, do):
+        if tally is None:
+            return
+        yield tally
 
 
 def freeze_equals_kill(
@@ -271,54 +171,19 @@ def freeze_equals_kill(
     durability: Durability = "barrier",
     seed: int = 1,
     processes: int = 1,
-    on_progress: Callable[[str], None] = lambda _line: None,
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> Identity:
     """Freeze, kill, and cut the log of operations, before every file operation of the scenario, and compare the bytes.
 
     What is compared are database and `-wal`: of a life that was frozen, after all its abandoned code has run; of one
     that died by SIGKILL; and of the recorded operations up to there, replayed. Raises: NotKilled, ForkServerError.
     """
-    tally = _Tally()
-    plan = Plan(seed=seed, durability=durability, same_bytes=True)
+    tally, sweeping = Tally(), Sweeping(seed=seed, durability=durability)
     with crew(scenario, processes=processes, kill=True) as workers:
-        _identity(workers, Image(folder=None, plan=plan), tally, on_progress)
-    return Identity(
-        same=tally.same,
-        of=tally.compared,
-        different=tuple(witness.crashes[0] for witness in tally.different),
-    )
-
-
-def _died(hands: Hands, points: Sequence[Point], *, kind: CrashKind, image: Image) -> list[_Died]:
-    found = hands.kill(image, points) if kind == "kill" else hands.freeze(image, points)
-    return [_Died(death, kind) for death in found]
-
-
-def _pieces(points: Sequence[Point], crew: int) -> list[Sequence[Point]]:
-    """Points shared out, late ones, which take longer to reach, among all."""
-    count = max(crew, -(-len(points) // _CHUNK)) if crew > 1 else 1
-    return [points[at::count] for at in range(count) if points[at::count]]
-
-
-def _nodes(deaths: Iterable[_Died]) -> list[_Node]:
-    """Deaths by the image that they left."""
-    same: dict[str, list[_Died]] = {}
-    for died in deaths:
-        same.setdefault(died.death.key, []).append(died)
-    return [_Node(tuple(found)) for found in same.values()]
-
-
-def _compare(tally: _Tally, deaths: Iterable[_Died], before: Crashes) -> None:
-    """Hold lives that were killed against lives that were frozen at the same points."""
-    files: dict[CrashKind, dict[Point, str]] = {kind: {} for kind in _BOTH}
-    for died in deaths:
-        files[died.how][died.death.point] = died.death.files
-    for point, killed in files["kill"].items():
-        if point in files["freeze"]:
-            tally.compare(files["freeze"][point] == killed, Witness((*before, point), "kill"))
-
-
-def _forget(images: Iterable[Image]) -> None:
-    for image in images:
-        if image.folder is not None:
-            shutil.rmtree(image.folder, ignore_errors=True)
+        points = file_points(scenario, sweeping.nothing.plan, workers.first.new())
+        pieces = list(map(Identities, chunks(points)))
+        for done, counted in enumerate(_done(workers, None, sweeping, pieces, threading.Event()), start=1):
+            tally.add(counted)
+            on_progress(_progress(scenario, _BOTH, tally, done, len(pieces)))
+    different = tuple(crash for each in tally.different for crash in each.crashes if isinstance(crash, Point))
+    return Identity(same=tally.same, of=tally.compared, different=different)

@@ -45,7 +45,7 @@ __all__ = ["Crew", "Hands", "NotKilled", "crew"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MODULES: Final = ("pidurable_nb.lab.sweep_units", "pidurable_nb.store.sqlite")
+_MODULES: Final = ("pidurable_nb.lab.sweep_work", "pidurable_nb.store.sqlite")
 """What a fork server has to have imported, besides the module of the scenario."""
 
 _WARM: Final = "pidurable_nb.lab.sweep_units:warm"
@@ -82,13 +82,13 @@ class Hands:
         """Freeze a life from `image` at each of the points."""
         return self._deaths(image, points, [])
 
-    def kill(self, image: Image, points: Sequence[Point]) -> list[Death]:
-        """Kill a life from `image` at each of the points, each in a process of its own. Raises: NotKilled."""
-        return self._deaths(image, points, [self.killed(image, point) for point in points])
+    def judge(self, image: Image, points: Sequence[Point], killed: Sequence[Path]) -> list[Death]:
+        """The deaths of lives from `image` that were killed at these points, and lie in these folders."""
+        return self._deaths(image, points, killed)
 
     def killed(self, image: Image, point: Point) -> Path:
         """The folder of a life from `image` that was killed at `point`. Raises: NotKilled."""
-        here = self._new()
+        here = self.new()
         store, ledger = place(image, here)
         plan = replace(image.plan, at=point, kind="kill")
         argument: JsonObject = {**self._named(), "store": str(store), "ledger": str(ledger), "plan": plan.to_json()}
@@ -107,35 +107,42 @@ class Hands:
     def recover(self, images: Sequence[Image], which: Which, awaited: Sequence[Expected]) -> list[Found]:
         """Recover from each of the images."""
         if not self.away:
-            return recoveries(self.scenario, images, which, awaited, self._new())
+            return recoveries(self.scenario, images, which, awaited, self.new())
         effects = [expected_json(each) for each in awaited]
         work: JsonObject = {"images": [image_json(each) for each in images], "which": which, "awaited": effects}
-        return [found_of(each) for each in self._ask(work)]
+        return [found_of(each) for each in self._pieces(work)]
 
     def compare(self, image: Image, points: Sequence[Point]) -> list[Compared]:
         """Freeze a first life before each of these file operations, and compare with the log of operations."""
         if not self.away:
-            return list(freeze_at(self.scenario, image.plan, points, self._new()))
+            return list(freeze_at(self.scenario, image.plan, points, self.new()))
         work: JsonObject = {"image": image_json(image), "frozen": [str(point) for point in points]}
-        return [compared_of(each) for each in self._ask(work)]
+        return [compared_of(each) for each in self._pieces(work)]
 
     def _deaths(self, image: Image, points: Sequence[Point], killed: Sequence[Path]) -> list[Death]:
         if not points:
             return []
         if not self.away:
-            return deaths(self.scenario, image, points, killed, self._new())
+            return deaths(self.scenario, image, points, killed, self.new())
         names: list[Json] = [str(point) for point in points]
         folders: list[Json] = [str(path) for path in killed]
-        return [death_of(each) for each in self._ask({"image": image_json(image), "points": names, "killed": folders})]
+        work: JsonObject = {"image": image_json(image), "points": names, "killed": folders}
+        return [death_of(each) for each in self._pieces(work)]
 
-    def _ask(self, work: JsonObject) -> list[Json]:
-        here = self._new()
+    def _pieces(self, work: JsonObject) -> list[Json]:
+        found = self.ask("pidurable_nb.lab.sweep_units:there", work)
+        assert isinstance(found, list)
+        return found
+
+    def ask(self, target: str, work: JsonObject) -> Json:
+        """What a child answers that does this work for the scenario, in a new folder. Raises: PidurableError."""
+        here = self.new()
         answer = here.with_suffix(".json")
         argument: JsonObject = {**self._named(), "answer": str(answer), "folder": str(here), "work": work}
-        ended = self._run("pidurable_nb.lab.sweep_units:there", argument, _WORK_S)
+        ended = self._run(target, argument, _WORK_S)
         if ended.exit_code != 0:
             raise PidurableError(f"a piece of the sweep of {self.scenario.name} failed: {_words(ended)}")
-        found: list[Json] = json.loads(answer.read_text())
+        found: Json = json.loads(answer.read_text())
         answer.unlink()
         return found
 
@@ -147,7 +154,8 @@ class Hands:
             raise PidurableError("these hands have no fork server, and so cannot kill")
         return self.server.run(target, argument, timeout_s=timeout_s)
 
-    def _new(self) -> Path:
+    def new(self) -> Path:
+        """A folder that is not there yet."""
         return self.folder / str(next(_numbers))
 
 

@@ -17,6 +17,7 @@ from pidurable_nb.lab.run import LEDGER, Lived, Plan
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweep_hands import Hands, crew
 from pidurable_nb.lab.sweep_lives import MOST_LIVES, Image, live, look, place
+from pidurable_nb.lab.sweep_points import SweepKind, Where, life_of
 from pidurable_nb.lab.sweep_result import name_of
 from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.probe import TaskSubject
@@ -58,7 +59,7 @@ class LifeTold:
     number: int
     foretold: Mapping[TaskId, str]
     steps: tuple[StepTold, ...]
-    died: Point | None
+    died: Where | None
 
     def to_json(self) -> JsonObject:
         """A life as it is printed."""
@@ -75,7 +76,7 @@ class Replayed:
     """One story, told from its beginning, with what the world was asked and everything that was wrong."""
 
     scenario: str
-    how: CrashKind
+    how: SweepKind
     durability: Durability
     seed: int
     lives: tuple[LifeTold, ...]
@@ -107,9 +108,9 @@ class Replayed:
 
 def replay(
     scenario: Scenario,
-    crashes: Sequence[Point],
+    crashes: Sequence[Where],
     *,
-    how: CrashKind = "freeze",
+    how: SweepKind = "freeze",
     durability: Durability = "barrier",
     seed: int = 1,
 ) -> Replayed:
@@ -118,11 +119,12 @@ def replay(
     Raises: NeverPassed when a life does not come by its point; NotKilled, ForkServerError.
     """
     with crew(scenario, processes=1, kill=how == "kill") as workers:
-        teller = _Teller(workers.first, how)
+        teller = _Teller(workers.first, "kill" if how == "kill" else "freeze")
         image = Image(folder=None, plan=Plan(seed=seed, durability=durability, same_bytes=True))
         awaited = expected(teller.whole(image)[0].passed)
-        for point in sorted(crashes, key=lambda point: point.life):
-            image = teller.crash(image, point)
+        for crash in sorted(crashes, key=life_of):
+            assert isinstance(crash, Point)
+            image = teller.crash(image, crash)
         [found] = teller.hands.recover([image], "commits", awaited)
         ledger = teller.end(image)
         return Replayed(
@@ -168,7 +170,8 @@ class _Teller:
             name = self.hands.scenario.name
             raise NeverPassed(f"life {lived.number} of {name} never comes by {point}; it comes by {like}, for instance")
         freeze = self._how == "freeze"
-        [death] = self.hands.freeze(image, [point]) if freeze else self.hands.kill(image, [point])
+        killed = [] if freeze else [self.hands.killed(image, point)]
+        [death] = self.hands.freeze(image, [point]) if freeze else self.hands.judge(image, [point], killed)
         self.problems += death.problems
         self._tell(image, lived.passed[: at + 1], point)
         return death.image
@@ -184,7 +187,7 @@ class _Teller:
             image = left
         return here / LEDGER
 
-    def _tell(self, image: Image, passed: Sequence[Passed], died: Point | None) -> None:
+    def _tell(self, image: Image, passed: Sequence[Passed], died: Where | None) -> None:
         foretold: dict[TaskId, str] = {}
         if image.folder is not None:
             here = self._new()

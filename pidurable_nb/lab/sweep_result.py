@@ -8,37 +8,21 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.crash import CrashKind
 from pidurable_nb.lab.invariants import Broken
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
-from pidurable_nb.lab.sweep_points import Crashes, command, named
+from pidurable_nb.lab.sweep_points import SweepKind, command, named
+from pidurable_nb.lab.sweep_tally import CLASSES, WORST_FIRST, Cell, OutcomeClass, Tally, Timed, Took, Witness
 
-__all__ = ["CLASSES", "WORST_FIRST", "OutcomeClass", "SweepResult", "Violation", "Witness", "name_of", "replay_command"]
-
-OutcomeClass = Literal[
-    "as_promised", "lost_within_bound", "effect_twice", "lost_acknowledged", "stuck", "corrupt", "broken"
-]
-CLASSES: Final[tuple[OutcomeClass, ...]] = (
-    "as_promised", "lost_within_bound", "effect_twice", "lost_acknowledged", "stuck", "corrupt",
-)  # fmt: skip
-"""What can become of a crash, in the order of a table; behind them `broken`, a promise of the scenario's own."""
-WORST_FIRST: Final[tuple[OutcomeClass, ...]] = ("corrupt", "lost_acknowledged", "stuck", "broken", "effect_twice")
+__all__ = ["CLASSES", "SweepResult", "Violation", "name_of", "replay_command"]
 
 _KILL_NOTE: Final = (
-    "durability kill: a barrier is an ordinary commit (E5); a killed process loses nothing by it, a power cut may"
+    "durability kill: a barrier is an ordinary commit (E5); a killed process loses nothing by it, a power cut may lose "
+    "the newest commits, and what they guarded may happen twice"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """One story: where it crashed, once a life at most, and how. It replays from these and the seed."""
-
-    crashes: Crashes
-    how: CrashKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,47 +44,88 @@ class Violation:
 class SweepResult:
     """What a sweep found.
 
-    `points` are the first life's; `images` what crashes left, each recovered from; `runs` the lives that were run.
-    `classes` count what became of the images, and `witnesses` has a story for each that is not as promised, allowed or
-    not. `same_bytes` of `compared` places left the same bytes frozen, killed and replayed from the log of operations;
-    None when it was not asked for both kinds.
+    `points` are the first life's. `tally` has the counts: images that crashes left, what became of them, a story for
+    each class that is not as promised, allowed or not. A sweep that was stopped has `done` fewer than all its `pieces`.
     """
 
     scenario: str
-    kinds: tuple[CrashKind, ...]
+    kinds: tuple[SweepKind, ...]
     durability: Durability
     seed: int
+    second: bool
     points: int
-    images: int
-    runs: int
-    classes: Mapping[OutcomeClass, int]
-    witnesses: Mapping[OutcomeClass, Witness]
-    violations: tuple[Violation, ...]
-    same_bytes: int | None
-    compared: int
+    tally: Tally
+    done: int
+    pieces: int
     seconds: float
     sqlite: str = sqlite3.sqlite_version
 
     @property
+    def images(self) -> int:
+        """The images that crashes left, each recovered from, or found to be what no recovery can begin with."""
+        return self.tally.images
+
+    @property
+    def runs(self) -> int:
+        """The lives that were run for it."""
+        return self.tally.runs
+
+    @property
+    def classes(self) -> Mapping[OutcomeClass, int]:
+        """What became of the images: the classes that were met."""
+        return dict(self.tally.classes)
+
+    @property
+    def witnesses(self) -> Mapping[OutcomeClass, Witness]:
+        """A story for each class that is not as promised, allowed or not."""
+        return {kind: self.tally.witnesses[kind] for kind in WORST_FIRST if kind in self.tally.witnesses}
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """What the chosen durability does not allow."""
+        return tuple(
+            Violation(kind=problem.kind, text=problem.text, witness=witness, replay=self.replay(witness))
+            for problem, witness in self.tally.problems.items()
+        )
+
+    @property
+    def cells(self) -> Mapping[Cell, Mapping[OutcomeClass, int]]:
+        """The matrix: for each point and kind how often which class was met."""
+        return {cell: dict(counts) for cell, counts in self.tally.cells.items()}
+
+    @property
+    def rates(self) -> Mapping[Timed, Took]:
+        """How many images were checked, lives frozen, processes killed, faults run, each in how many seconds."""
+        return dict(self.tally.took)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it came to its end; False when it was stopped before."""
+        return 0 < self.pieces == self.done
+
+    @property
     def ok(self) -> bool:
-        """Whether nothing happened that is not allowed."""
-        return not self.violations
+        """Whether nothing happened that is not allowed, as far as it came."""
+        return not self.tally.problems
 
     @property
     def byte_identical(self) -> str | None:
-        """`N of N`; None when it was not asked for both kinds."""
-        return None if self.same_bytes is None else f"{self.same_bytes} of {self.compared}"
+        """`N of N` places where frozen, killed and replayed lives left the same bytes; None when none was compared."""
+        return f"{self.tally.same} of {self.tally.compared}" if self.tally.compared else None
 
     @property
     def note(self) -> str | None:
-        """What the chosen durability does not promise."""
-        return _KILL_NOTE if self.durability == "kill" else None
+        """What the chosen durability does not promise, and whether the sweep was stopped."""
+        notes = [_KILL_NOTE] if self.durability == "kill" else []
+        if not self.complete:
+            notes.append(f"stopped after {self.done} of {self.pieces} pieces")
+        return "; ".join(notes) or None
 
     @property
     def counts(self) -> Mapping[OutcomeClass, int]:
         """The classes as a table has them: all of `CLASSES`, and behind them what else was met."""
         found: dict[OutcomeClass, int] = dict.fromkeys(CLASSES, 0)
-        found.update(self.classes)
+        found.update(self.tally.classes)
         return found
 
     def replay(self, witness: Witness) -> str:
@@ -129,6 +154,8 @@ class SweepResult:
                 kind: {"point": named(witness.crashes), "replay": self.replay(witness)}
                 for kind, witness in self.witnesses.items()
             }
+        if self.rates:
+            shown["rates"] = {what: round(took.rate, 1) for what, took in self.rates.items()}
         if self.note is not None:
             shown["note"] = self.note
         return shown

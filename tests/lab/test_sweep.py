@@ -132,7 +132,7 @@ def test_the_json_of_a_sweep_is_what_the_command_line_promises() -> None:
     found = sweep(builtin("sleeper")).to_json()
     assert list(found) == [
         "scenario", "kinds", "durability", "sqlite", "seed", "points", "images", "runs", "classes", "violations",
-        "ok", "seconds",
+        "ok", "seconds", "rates",
     ]  # fmt: skip
     assert found["sqlite"] == sqlite3.sqlite_version
     assert found["classes"] == {"as_promised": found["points"]} | dict.fromkeys(CLASSES[1:], 0)
@@ -199,12 +199,12 @@ def test_sweep_tells_one_story_by_its_point_killed_for_real() -> None:
     assert re.search(r"^life 2\n  foretold  task \d+ rerun$", text.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("kinds", ["power", "fault", "freeze,power", ""])
+@pytest.mark.parametrize("kinds", ["powr", "freeze,", "freeze,power,lightning", ""])
 def test_a_kind_that_is_not_there_is_wrong_usage_in_one_line(kinds: str) -> None:
     done = swept("ticker", "--kind", kinds)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert "write freeze, kill or freeze,kill" in done.stderr
+    assert "write some of freeze, kill, power, fault" in done.stderr
 
 
 def test_a_scenario_of_a_module_is_swept_by_its_name(tmp_path: Path) -> None:
