@@ -131,9 +131,10 @@ class Harness:
     ) -> Opening:
         """Open a store for writing and go on with its work; await it, or enter it.
 
-        A path is a SQLite store, made when there is none. With `run=False` nothing starts before `resume()`. `tools`
-        are the extension `host`; `models` are found by the names that conversations choose; a conversation that chose
-        none uses the first. `settings` may be a function that gives them, asked whenever they are needed.
+        A path is a SQLite store, made when there is none; `"folder/"` is a JSONL store. With `run=False` nothing starts
+        before `resume()`. `tools` are the extension `host`; `models` are found by the names that conversations choose;
+        a conversation that chose none uses the first. `settings` may be a function that gives them, asked whenever they
+        are needed.
 
         Durability: tasks that ran when the last process died are pending and counted (T7); nothing else changed.
         Raises StoreRefused when the file is no store or another process owns it (F5), DuplicateTask, PhaseRefused,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,21 @@ CODE: Final[Mapping[str, PhaseClass]] = {GENERATION: Prepare, TOOL: Begin, COMPA
 
 
 def storage_of(store: Path | str | Storage, durability: Durability) -> Storage:
-    """A path is a SQLite store; anything else is a storage already."""
-    if isinstance(store, str | Path):
-        from pidurable_nb.store.sqlite import SqliteStorage  # aiosqlite loads when it is used
+    """A path is a SQLite store, or with a slash at its end, or where there is a folder, a JSONL store (`folder/`).
 
-        return SqliteStorage(Path(store), durability=durability)
-    return store
+    Anything else is a storage already. Raises ValueError for a JSONL store with durability `power`: it syncs barriers.
+    """
+    if not isinstance(store, str | Path):
+        return store
+    if str(store).endswith(("/", os.sep)) or Path(store).is_dir():
+        from pidurable_nb.store.jsonl import JsonlStorage
+
+        if durability == "power":
+            raise ValueError(f"{store} is a JSONL store, which has no durability power; choose barrier or kill")
+        return JsonlStorage(Path(store), fsync=durability == "barrier")
+    from pidurable_nb.store.sqlite import SqliteStorage  # aiosqlite loads when it is used
+
+    return SqliteStorage(Path(store), durability=durability)
 
 
 def settings_source(settings: SettingsSource | None) -> Callable[[], Settings]:

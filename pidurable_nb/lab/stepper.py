@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ from pidurable_nb.probe import Mark
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.store.folding import fold
+from pidurable_nb.store.storage import Storage
 from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.tools.tool import Tool
 
@@ -131,6 +132,20 @@ class Stepper:
         """What the next step will do; None at the end."""
         return self._walk.next_mark
 
+    @property
+    def died(self) -> bool:
+        """Whether code of this recovery crashed its own process: the walk ends there."""
+        return self._walk.died
+
+    def decided(self) -> tuple[Verdict, ...] | None:
+        """What the engine would do with every live task now; None while it is being opened, before it decides."""
+        harness = self._walk.harness
+        return None if harness is None else self._on_thread(harness.engine.verdicts)
+
+    def read(self, asking: Callable[[Storage], Coroutine[None, None, T]]) -> T:
+        """What the walked copy says now. `asking` only reads."""
+        return self._on_thread(lambda: self._walk.read(asking))
+
     def changes(self, step: Step) -> tuple[RowChange, ...]:
         """The rows of a step, before and after."""
         return self._changes[step.n - 1]
@@ -154,6 +169,13 @@ class Stepper:
         if not self.steps:
             raise IndexError("this is the first image; there is no step to take back")
         self._return_to(len(self.steps) - 1)
+
+    def back_to(self, n: int) -> None:
+        """Undo steps until `n` are left. Raises IndexError when fewer were taken."""
+        if not 0 <= n <= len(self.steps):
+            raise IndexError(f"{len(self.steps)} steps were taken; there is no going back to {n}")
+        if n < len(self.steps):
+            self._return_to(n)
 
     def run(self, *, until: int | None = None) -> None:
         """Take steps until nothing is left, or until `until` were taken."""

@@ -1,22 +1,145 @@
-"""Owns what derived images say: each opened and checked, and every different state among them recovered from once."""
+"""Owns the part of a sweep that records a life once and derives every crash of it: all that a kill may leave behind each
+operation on the files, a write cut in two included, and what a power cut may.
+
+Each image is opened and checked, every different state among them is recovered from, and the outcome counts for all
+images of that state. Second crashes are derived from the recorded recoveries in the same way. Never kills anybody.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
+from pidurable_nb.agent.opening import Durability
+from pidurable_nb.lab.images import Image, NoSuchImage, image
+from pidurable_nb.lab.invariants import Broken
+from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.recording import Recording
 from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweep_lives import Image as Left
+from pidurable_nb.lab.sweep_lives import Recovered, live, recover
 from pidurable_nb.lab.sweep_pieces import Images, Sweeping
-from pidurable_nb.lab.sweep_tally import Tally
+from pidurable_nb.lab.sweep_points import Crashes, ImageName
+from pidurable_nb.lab.sweep_states import FIRST, SECOND, ImageKind, Seen, State, images_of, laid_out, recorded, sorted_out
+from pidurable_nb.lab.sweep_tally import Tally, Witness
+
+__all__ = ["count_images", "image_pieces", "lay_out_story"]
+
+_OPERATIONS: Final = 64
+"""Operations of a piece: what follows from their images takes some seconds."""
 
 
-def image_pieces(
-    scenario: Scenario, sweeping: Sweeping, kind: Literal["kill", "power"], folder: Path
-) -> tuple[Images, ...]:
-    """The operations of a first life, cut into ranges. `folder` is made."""
-    return ()
+def image_pieces(scenario: Scenario, sweeping: Sweeping, kind: ImageKind, folder: Path) -> tuple[Images, ...]:
+    """The operations of a first life, cut into ranges. `folder` is made, and removed."""
+    last = recorded(scenario, sweeping.nothing, kind, folder).last
+    shutil.rmtree(folder)
+    return tuple(Images(kind, at, min(at + _OPERATIONS - 1, last)) for at in range(0, last + 1, _OPERATIONS))
 
 
 def count_images(scenario: Scenario, sweeping: Sweeping, piece: Images, folder: Path) -> Tally:
-    """What became of the images of a range. `folder` is made."""
-    return Tally()
+    """What became of the images of a range, and of their recoveries where second crashes are wanted.
+
+    An image is counted once for its bytes and what it has to hold. `folder` is made, and removed.
+    Laws: C1, C2, E5, S1, and those of `sweep_lives.recover`.
+    """
+    counting = _Counting(scenario, sweeping, piece.kind, folder)
+    left = sweeping.nothing
+    recording = recorded(scenario, left, piece.kind, folder / "life")
+    behind = range(piece.first, piece.last + 1)
+    images = images_of(recording, piece.kind, seed=sweeping.seed, effort=FIRST, behind=behind)
+    counting.count(recording, left, images, second=sweeping.second)
+    shutil.rmtree(folder)
+    return counting.tally
+
+
+class _Counting:
+    """Images under way: checked, recovered from by their states, and counted."""
+
+    def __init__(self, scenario: Scenario, sweeping: Sweeping, kind: ImageKind, folder: Path) -> None:
+        self.tally = Tally()
+        self._scenario = scenario
+        self._sweeping = sweeping
+        self._kind: ImageKind = kind
+        self._folder = folder
+        self._folders = 0
+        self._allowed: frozenset[Broken] = frozenset()
+        if kind == "power" and sweeping.durability == "kill":
+            self._allowed = frozenset({"effect_twice"})  # E5: a memo that is no barrier may be gone, its effect is not
+
+    def count(
+        self,
+        recording: Recording,
+        left: Left,
+        images: Iterable[Image],
+        *,
+        second: bool,
+        before: Crashes = (),
+        row: Point | None = None,
+    ) -> None:
+        """Images of a life that began with `left`, and was recorded. `row` is where the first of two crashes counts."""
+        found = sorted_out(recording, images)
+        self.tally.timed("images", found.count, found.seconds)
+        for seen in found.ruined:
+            self._tell(seen, None, before, row)
+        for state in found.states:
+            self._recover(recording, left, state, second=second, before=before, row=row)
+
+    def _recover(
+        self, recording: Recording, left: Left, state: State, *, second: bool, before: Crashes, row: Point | None
+    ) -> None:
+        here = self._new()
+        begun = laid_out(recording, state.image, left, here / "image")
+        came = recover(self._scenario, begun, here / "lives", awaited=self._sweeping.awaited)
+        self.tally.runs += len(came.lives)
+        for seen in state.seen:
+            self._tell(seen, came, before, row)
+        if second and all(passed for _, passed in came.lives):
+            first = state.seen[0]
+            for life, _ in came.lives:
+                again = recorded(self._scenario, life, self._kind, self._new())
+                images = images_of(again, self._kind, seed=self._sweeping.seed, effort=SECOND)
+                self.tally.runs += 1
+                self.count(again, life, images, second=False, before=(first.name,), row=first.point)
+        shutil.rmtree(here)
+
+    def _tell(self, seen: Seen, came: Recovered | None, before: Crashes, row: Point | None) -> None:
+        self.tally.count(
+            seen.problems if came is None else (*seen.problems, *came.problems),
+            twice=came is not None and came.twice,
+            witness=Witness((*before, seen.name), self._kind),
+            point=row if before else seen.point,
+            lost=seen.lost,
+            allowed=self._allowed,
+        )
+
+    def _new(self) -> Path:
+        self._folders += 1
+        return self._folder / str(self._folders)
+
+
+# One image, to go on from.
+
+
+def lay_out_story(
+    scenario: Scenario, names: Sequence[ImageName], *, seed: int, durability: Durability, folder: Path
+) -> Left:
+    """The store that these crashes leave, one after the other, with its ledger, in a folder within `folder`.
+
+    Lives in between that kill themselves are lived. The plan is that of the life behind the last crash.
+    Raises: NoSuchImage for a name that is none of the life that it is of; its message says of which.
+    """
+    left = Sweeping(seed=seed, durability=durability).nothing
+    for number, name in enumerate(sorted(names, key=lambda name: name.life), start=1):
+        here = folder / str(number)
+        while left.plan.number < name.life:
+            lived, left = live(scenario, left, here / f"life-{left.plan.number}")
+            if lived.crashed is None:
+                raise NoSuchImage(f"{name}: life {lived.number} of {scenario.name} ends, and no life {name.life} follows")
+        if left.plan.number > name.life:
+            raise NoSuchImage(f"{name}: life {name.life} of {scenario.name} has crashed already in this story")
+        recording = recorded(scenario, left, name.kind, here / "life")
+        made = image(recording, name.name, seed=seed)
+        left = laid_out(recording, made, left, here / "image")
+    return left

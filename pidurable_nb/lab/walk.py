@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -28,7 +28,7 @@ from pidurable_nb.probe import Mark, Subject, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.sqlite import SqliteStorage
-from pidurable_nb.store.storage import finished
+from pidurable_nb.store.storage import Storage, finished
 
 V = TypeVar("V")
 Choice = Literal["auto", "run", "record", "happened", "not"]
@@ -372,6 +372,10 @@ class Walk:
     def row(self, row: str) -> str | None:
         """A row of the store as it is stored now; None when there is none."""
         return finished(row_of_storage(self._storage, row))
+
+    def read(self, asking: Callable[[Storage], Coroutine[None, None, V]]) -> V:
+        """What the store says now. `asking` only reads: the storage answers inline, behind the back of the harness."""
+        return finished(asking(self._storage))
 
     def close(self) -> None:
         """Drop everything where it stands. The storage lets go of its files."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pidurable_nb import Aborted, Done, Failed, Faulted, Harness, Input, Json, Phase, Runtime, TaskRef
+from pidurable_nb.agent.opening import Durability, storage_of
 from pidurable_nb.agent.settings import Settings
 from pidurable_nb.errors import (
     DuplicateTask,
@@ -24,6 +25,7 @@ from pidurable_nb.errors import (
     WrongLoop,
 )
 from pidurable_nb.ids import TaskId
+from pidurable_nb.store.jsonl import JsonlStorage
 from pidurable_nb.store.memory import MemoryStorage
 
 if TYPE_CHECKING:
@@ -60,6 +62,28 @@ async def start(h: Harness, how: str) -> TaskRef[Json]:
 
 
 # --- Opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_a_jsonl_store_and_its_barriers_are_synced_where_they_are_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Harness.open(f"{tmp_path}/lines/", tasks=[Job]) as h:
+            ref = await start(h, "x")
+            assert await h.wait(ref) == "x"
+        async with Harness.open(tmp_path / "lines", tasks=[Job], durability="kill") as h:  # a folder by now
+            assert await h.wait(ref) == "x"
+        with pytest.raises(ValueError, match="choose barrier or kill"):
+            await Harness.open(tmp_path / "lines", durability="power")
+
+    asyncio.run(main())
+    assert (tmp_path / "lines" / "main.jsonl").read_text().startswith("{")
+
+
+def test_a_folder_opened_by_default_syncs_and_with_durability_kill_does_not(tmp_path: Path) -> None:
+    durabilities: dict[Durability, bool] = {"barrier": True, "kill": False}
+    for durability, synced in durabilities.items():
+        storage = storage_of(f"{tmp_path}/", durability)
+        assert isinstance(storage, JsonlStorage)
+        assert storage.fsync is synced
 
 
 def test_open_may_be_awaited_or_entered_and_the_store_can_be_opened_again(home: "Home") -> None:
