@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from pidurable_nb.errors import Stored
-from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.image_check import Checker, Finding
+from pidurable_nb.lab.image_check import Checker, Finding, Outcome
 from pidurable_nb.lab.images import kill_images
+from pidurable_nb.lab.invariants import Broken, Problem
+from pidurable_nb.lab.loop import Deadlock, Runaway
+from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.promises import Failure
 from pidurable_nb.lab.recording import Recording, Work, record
-from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, run_here
-from pidurable_nb.lab.scenario import Scenario, facts_of, standing, violations
+from pidurable_nb.lab.run import Plan
+from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweep_lives import Image
 from pidurable_nb.lab.vfs import FileOp, Kind, Short
 from pidurable_nb.store.sqlite import Durability
 
@@ -29,7 +33,7 @@ __all__ = [
     "FaultRun",
     "Place",
     "expected_stored",
-    "finishes",
+    "left_by",
     "places",
     "run_fault",
     "wrong",
@@ -85,19 +89,22 @@ class FaultGate:
     """The gates of a VFS that let one fault happen: give `gate` and `lock_gate` to a RecordingVfs, or to `record`.
 
     `stays`: from there on every operation of that kind fails, as on a disk that stays full, or broken. `met` is the
-    operation that failed, once it has.
+    operation that failed, once it has; `after_op` is the last operation before the fault, a refused lock's too.
     """
 
     def __init__(self, place: Place, *, stays: bool = False) -> None:
         self.place = place
         self.met: FileOp | None = None
         self.happened = False
+        self.after_op = 0
         self._stays = stays
         self._seen = 0
+        self._last = 0
 
     def gate(self, op: FileOp) -> int | Short | None:
         """The gate of file operations."""
-        if op.op != self.place.op or not self._is_here():
+        before, self._last = self._last, op.n
+        if op.op != self.place.op or not self._is_here(before):
             return None
         self.met = self.met or op
         match self.place.fault:
@@ -112,14 +119,15 @@ class FaultGate:
 
     def lock_gate(self, slot: int) -> int | None:
         """The gate of exclusive locks: a lock fails by being busy."""
-        if self.place.op != "lock" or not self._is_here():
+        if self.place.op != "lock" or not self._is_here(self._last):
             return None
         return sqlite3.SQLITE_BUSY if self.place.fault == "busy" else sqlite3.SQLITE_IOERR_SHMLOCK
 
-    def _is_here(self) -> bool:
+    def _is_here(self, before: int) -> bool:
         self._seen += 1
         here = self._seen >= self.place.n if self._stays else self._seen == self.place.n
-        self.happened = self.happened or here
+        if here and not self.happened:
+            self.happened, self.after_op = True, before
         return here
 
 
@@ -160,12 +168,31 @@ def expected_stored(place: Place, doing: str, *, log: bool) -> frozenset[Stored]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRun:
-    """A run that met a fault, with what it left: `recording.failure` says which call failed, and how."""
+    """A run that met a fault, with what it left: `recording.failure` says which call failed, and how.
+
+    The fault came behind operation `after_op`. `met` is the operation that failed, None where a lock was refused.
+    """
 
     place: Place
     met: FileOp | None
     happened: bool
+    after_op: int
     recording: Recording
+
+    @property
+    def point(self) -> Point | None:
+        """The newest point before the fault; None before the first."""
+        here = self.recording.here(self.after_op)
+        return None if here is None else here.point
+
+    def __str__(self) -> str:
+        failure = self.recording.failure
+        said = (
+            "nobody was told"
+            if failure is None
+            else f"{failure.doing} raised {type(failure.error).__name__}: {failure.error}"
+        )
+        return f"{self.place} failed behind {self.point or 'no point at all'}, and {said}"
 
 
 def run_fault(
@@ -189,11 +216,11 @@ def run_fault(
         gate=gate.gate,
         lock_gate=gate.lock_gate,
     )
-    return FaultRun(place=place, met=gate.met, happened=gate.happened, recording=recording)
+    return FaultRun(place=place, met=gate.met, happened=gate.happened, after_op=gate.after_op, recording=recording)
 
 
-def wrong(run: FaultRun, whole: Recording) -> Iterator[str]:
-    """A sentence for everything that is wrong after a fault: F1, F4, C1, C2. `whole` is the same run without one.
+def wrong(run: FaultRun, whole: Recording) -> Iterator[Problem]:
+    """Everything that is wrong after a fault: F1, F4, C1, C2. `whole` is the same run without one.
 
     Looks at what a kill would leave behind every operation from the fault to the end: what was acknowledged is there,
     nothing is that an error called not stored, and pages are sound.
@@ -201,39 +228,52 @@ def wrong(run: FaultRun, whole: Recording) -> Iterator[str]:
     failure = run.recording.failure
     if failure is None:
         if run.met is not None and run.met.op in ("write", "sync"):
-            yield f"{run.place}: the fault was swallowed, at operation {run.met.n} on {run.met.file}"
-    elif failure.stored is not None:
-        log = run.met is None or run.met.file.endswith("-wal")
-        if failure.stored not in expected_stored(run.place, failure.doing, log=log):
-            yield f"{run.place}: {failure.doing} says that its commit is stored: {failure.stored}, which is not so (F4)"
+            yield Problem("broken", f"the fault was swallowed: {run.met.op} {run.met.n}, on {run.met.file} (F1)")
+    else:
+        yield from _belied(run, failure)
+        yield from _outlived(run.recording, failure)
     for finding in _behind(run, whole):
         if finding.outcome != "as_promised":
-            yield f"{run.place}: {finding.image} is {finding.outcome}: {finding.text}"
+            text = f"after the fault, a kill ({finding.image}) leaves a store that is {finding.outcome}: {finding.text}"
+            yield Problem(_KINDS[finding.outcome], text)
+
+
+_KINDS: Final[dict[Outcome, Broken]] = {
+    "corrupt": "corrupt", "lost_acknowledged": "lost_acknowledged", "lost_within_bound": "lost_acknowledged",
+}  # fmt: skip
+"""What is wrong with what a kill leaves. No loss by one is within bounds."""
+
+
+def _belied(run: FaultRun, failure: Failure) -> Iterator[Problem]:
+    """F4: the error says more than such an error can know."""
+    log = run.met is None or run.met.file.endswith("-wal")
+    if failure.stored is not None and failure.stored not in expected_stored(run.place, failure.doing, log=log):
+        yield Problem(
+            "broken", f"{failure.doing} says that its commit is stored: {failure.stored}, which is not so (F4)"
+        )
+
+
+def _outlived(recording: Recording, failure: Failure) -> Iterator[Problem]:
+    """F1: the error ended the session, and everybody who waited for it."""
+    later = [told.newest for told in recording.told if told.begun_after >= failure.after_op]
+    if later:
+        text = f"{failure.doing} failed, and the session went on: commit {later[0]} was acknowledged after it (F1)"
+        yield Problem("broken", text)
+    if isinstance(recording.raised, Deadlock | Runaway):
+        yield Problem("stuck", f"{failure.doing} failed, and the life never ended: {recording.raised} (F1)")
 
 
 def _behind(run: FaultRun, whole: Recording) -> Iterator[Finding]:
-    first = run.met.n - 1 if run.met is not None else 0
-    behind = {op.n for op in run.recording.ops if op.n >= first} | {run.recording.last}
+    if run.recording.failure is None and run.recording.ops == whole.ops:
+        return  # a fault of no consequence: a kill leaves what it leaves where there is none
+    behind = {op.n for op in run.recording.ops if op.n >= run.after_op} | {run.recording.last}
     with Checker(run.recording, fits=whole.contents().fits) as checker:
         for image in kill_images(run.recording, behind=behind):
             yield checker.check(image)
 
 
-def finishes(scenario: Scenario, folder: Path, *, durability: Durability = "barrier") -> Iterator[str]:
-    """Open the store that a fault left in `folder` once more, without one; a sentence for all that does not come right.
-
-    The scenario goes on to its own end, and keeps every promise it makes. Raises: what `run_here` raises.
-    """
-    store, ledger = folder / STORE, folder / LEDGER
-    plan = Plan(number=2, start_ms=EPOCH_MS + _A_DAY_MS, durability=durability)
-    lived = run_here(scenario, store, ledger, plan)
-    if lived.error is not None:
-        yield f"the next life fails too: {lived.error}"
-    facts = facts_of(store, ledger)
-    yield from violations(scenario, facts)
-    for task in facts.tasks:
-        if task.live:
-            yield f"task {task.id} ({task.kind}) is {standing(task)} and was to end"
-
-
-_A_DAY_MS: Final = 86_400_000
+def left_by(run: FaultRun, folder: Path, *, seed: int | None = 1) -> Image:
+    """The store that the fault left in `folder`, for the next life to begin with, on a disk that is well again."""
+    passed = run.recording.passed
+    plan = Plan(seed=seed, durability=run.recording.durability, same_bytes=True)
+    return Image(folder=folder, plan=plan.then(passed[-1].at_ms if passed else plan.start_ms))

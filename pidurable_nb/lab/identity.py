@@ -1,6 +1,6 @@
 """Owns the comparison of the three ways to die at a file operation: frozen, killed, and cut from the log of operations.
 
-Never recovers anything. What is compared are database and `-wal`, byte by byte; `-shm` is rebuilt from them.
+Never recovers anything. What is compared are database, `-wal` and journal, byte by byte; `-shm` is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pidurable_nb.lab.vfs import replay
 __all__ = ["FILES", "STORE", "Compared", "digest_of", "file_points", "files_in", "freeze_at"]
 
 STORE: Final = "store.sqlite"
-FILES: Final = (STORE, f"{STORE}-wal")
+FILES: Final = (STORE, f"{STORE}-wal", f"{STORE}-journal")
+"""What a store consists of: a journal only while it is being made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Compared:
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """A digest of database and log. An empty file and none are the same to SQLite, and here."""
+    """A digest of database, log and journal. An empty file and none are the same to SQLite, and here."""
     found = hashlib.sha256()
     for name in FILES:
         content = files.get(name, b"")
@@ -42,7 +43,7 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Database and log as they lie in a folder. Nobody may have them open: closing a descriptor would drop locks."""
+    """The store's files as they lie in a folder. Nobody may have them open: closing a descriptor would drop locks."""
     return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -79,21 +79,24 @@ class Effort:
 def kill_images(recording: Recording, *, behind: Collection[int] | None = None) -> Iterator[Image]:
     """What a kill leaves behind every operation, and in the midst of every write that fills more than one page.
 
-    `behind` narrows it to these operations. What is the same as the image before it is left out, unless more was
-    acknowledged. Lazy: each costs what its operation changes.
+    `behind` narrows it to these operations. Of the same bytes that have the same to hold, behind the same effects,
+    there is one image. Lazy: each costs what its operation changes.
     """
-    near = None if behind is None else {n - 1 for n in behind}.union(behind)
-    last: tuple[bytes, int, int, int] | None = None
-    for n, made in _kills(recording, near):
-        whole = made.after_op == n
-        here = made.key, made.acknowledged, made.told, made.most
-        if (behind is None or n in behind) and not (whole and last == here):
-            yield made
-        last = here if whole else last
+    return _different(recording, _kills(recording, behind))
 
 
-def _kills(recording: Recording, behind: Collection[int] | None) -> Iterator[tuple[int, Image]]:
-    """Every operation with what a kill in its midst, or behind it, leaves."""
+def _different(recording: Recording, images: Iterable[Image]) -> Iterator[Image]:
+    """The images without those of which one had the same bytes, the same to hold, the same ledger and the same time."""
+    seen: set[tuple[bytes, int, int, int, int, int]] = set()
+    for each in images:
+        size, at_ms = recording.outside(each.after_op)
+        known = each.key, each.acknowledged, each.told, each.most, size, at_ms
+        if known not in seen:
+            seen.add(known)
+            yield each
+
+
+def _kills(recording: Recording, behind: Collection[int] | None) -> Iterator[Image]:
     promises, disk, press = recording.promises(), recording.disk(), _Press()
     before, so_far = 0, promises.kill(0)
     for op, until in recording.moments():
@@ -102,12 +105,12 @@ def _kills(recording: Recording, behind: Collection[int] | None) -> Iterator[tup
         if op is not None and wanted:
             for cut in _page_cuts(op):
                 torn = replace(so_far, most=max(so_far.most, promise.most))
-                yield n, press.made(f"kill@{n}+{cut}", "kill", before, torn, _torn_kill(disk, op, cut))
+                yield press.made(f"kill@{n}+{cut}", "kill", before, torn, _torn_kill(disk, op, cut))
         if op is not None:
             disk.apply(op)
         before, so_far = n, promise
         if wanted:
-            yield n, press.made(f"kill@{n}", "kill", n, promise, disk.now.files())
+            yield press.made(f"kill@{n}", "kill", n, promise, disk.now.files())
 
 
 def _page_cuts(op: FileOp) -> range:
@@ -130,14 +133,17 @@ def _torn_kill(disk: Disk, op: FileOp, cut: int) -> dict[str, Blocks]:
 def power_images(
     recording: Recording, *, seed: int = 1, effort: Effort | None = None, behind: Collection[int] | None = None
 ) -> Iterator[Image]:
-    """What a power cut may leave behind every operation, or behind these; each image once for what it has to hold.
+    """What a power cut may leave behind every operation, or behind these. Of the same bytes that have the same to hold,
+    behind the same effects, there is one image.
 
     Lazy, and determined by recording, seed and effort.
     """
-    effort = effort if effort is not None else Effort()
+    return _different(recording, _cuts(recording, seed, effort if effort is not None else Effort(), behind))
+
+
+def _cuts(recording: Recording, seed: int, effort: Effort, behind: Collection[int] | None) -> Iterator[Image]:
     promises, disk, press = recording.promises(), recording.disk(), _Press()
     trunk = _Trunk(disk)
-    seen: set[tuple[bytes, Promise]] = set()
     for op, until in recording.moments():
         n = 0 if op is None else op.n
         if op is not None:
@@ -147,10 +153,7 @@ def power_images(
         promise = promises.power(until)
         for choice in _choices(disk, effort, random.Random(f"{seed}/{n}")):
             files = trunk.files(choice, f"{seed}/{n}/{choice}")
-            made = press.made(f"power@{n}/{choice}", "power", n, promise, files)
-            if (made.key, promise) not in seen:
-                seen.add((made.key, promise))
-                yield made
+            yield press.made(f"power@{n}/{choice}", "power", n, promise, files)
 
 
 def _choices(disk: Disk, effort: Effort, rng: random.Random) -> list[str]:
@@ -345,7 +348,7 @@ def image(recording: Recording, name: str, *, seed: int = 1) -> Image:
         raise NoSuchImage(f"{name!r} is no image of this recording of {recording.last} operations")
     n = int(number)
     if kind == "kill":
-        for _, each in _kills(recording, {n}):
+        for each in _kills(recording, {n}):
             if each.name == name:
                 return each
         raise NoSuchImage(f"{name!r}: operation {n} cannot be cut there")

@@ -74,7 +74,8 @@ class Recording:
     """One run: what it began with, its file operations in order, and what was acknowledged between them.
 
     `store` is the name of the database file. `locks` counts the exclusive locks that were asked for. `failure` is the
-    first error of the storage, where faults were given. The rest is a scenario's: `course` is where it was between the
+    first error of the storage, where faults were given, and `raised` what the run ended with then. The rest is a
+    scenario's: `course` is where it was between the
     operations, `ledger` the whole ledger of its effects; `passed`, `acts` and `published` are those of `run.Lived`.
     """
 
@@ -85,6 +86,7 @@ class Recording:
     begins: Begins = Begins()
     locks: int = 0
     failure: Failure | None = None
+    raised: Exception | None = None
     course: tuple[Here, ...] = ()
     ledger: bytes = b""
     passed: tuple[Passed, ...] = ()
@@ -115,13 +117,12 @@ class Recording:
 
     def ledger_at(self, n: int) -> bytes:
         """The ledger when operation `n + 1` came: the most that can have happened outside by a crash behind `n`."""
-        here = self.here(n)
-        return self.begins.ledger if here is None else self.ledger[: here.ledger_bytes]
+        return self.ledger[: self.outside(n)[0]]
 
-    def died_ms(self, n: int) -> int:
-        """The time when operation `n + 1` came: when a life died that a crash behind `n` ended."""
+    def outside(self, n: int) -> tuple[int, int]:
+        """How long the ledger was when operation `n + 1` came, and the time: when a crash behind `n` ended the life."""
         here = self.here(n)
-        return self.begins.start_ms if here is None else here.at_ms
+        return (len(self.begins.ledger), self.begins.start_ms) if here is None else (here.ledger_bytes, here.at_ms)
 
     def moments(self) -> Iterator[tuple[FileOp | None, int]]:
         """Every operation, None for the beginning, each with the last number before the next one that was recorded.
@@ -136,9 +137,7 @@ class Recording:
         """What this durability promises behind each operation."""
         log = f"{self.store}-wal"
         syncs = [op.n for op in self.ops if op.op == "sync" and op.file == log]
-        return Promises(
-            self.durability, self._told_before(), syncs, self.failure, floor=self.begins.content.newest
-        )
+        return Promises(self.durability, self._told_before(), syncs, self.failure, floor=self.begins.content.newest)
 
     def _told_before(self) -> tuple[Told, ...]:
         """What was acknowledged, behind what was there at the beginning."""
@@ -339,13 +338,15 @@ def record(
         else:
             await what(storage)
 
+    raised: Exception | None = None
     seed_prng(1 + begins.life)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SimulatedCrash):
             loop.run_until_complete(main())
-    except Exception:
+    except Exception as error:
         if storage.failure is None or (gate is None and lock_gate is None):
             raise
+        raised = error
     finally:
         world.shut()
         loop.abandon()
@@ -360,6 +361,7 @@ def record(
         begins=begins,
         locks=locks,
         failure=storage.failure,
+        raised=raised,
         course=tuple(course),
         ledger=_bytes_of(world.ledger),
         passed=tuple(probe.passed),

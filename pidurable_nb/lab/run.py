@@ -308,9 +308,13 @@ def let_go(storage: Storage) -> None:
 
 
 def carry(store: Path, into: Path) -> Path:
-    """Copy a dead store to the folder `into`: database, log, and the lock file that says who had it. Never `-shm`."""
+    """Copy a dead store to the folder `into`: database, log, journal, and the lock file that says who had it.
+
+    Never `-shm`. A journal is there where the store was just being made.
+    """
     into.mkdir(parents=True, exist_ok=True)
-    for path in (store, store.with_name(store.name + "-wal"), lock_path(store)):
+    beside = [store.with_name(store.name + end) for end in ("-wal", "-journal")]
+    for path in (store, *beside, lock_path(store)):
         if path.exists():
             shutil.copyfile(path, into / path.name)
     return into / store.name

@@ -1,8 +1,9 @@
-"""Owns the part of a sweep that records a life once and derives every crash of it: all that a kill may leave behind each
-operation on the files, a write cut in two included, and what a power cut may.
+"""Owns the part of a sweep that records a life once and derives every crash of it.
 
-Each image is opened and checked, every different state among them is recovered from, and the outcome counts for all
-images of that state. Second crashes are derived from the recorded recoveries in the same way. Never kills anybody.
+That is all that a kill may leave behind each operation on the files, a write cut in two included, and what a power cut
+may leave. Each image is opened and checked. Every different state among them is recovered from, and what comes of it
+counts for all images of that state. Second crashes are derived from the recorded recoveries in the same way. Never
+kills anybody.
 """
 
 from __future__ import annotations
@@ -22,26 +23,48 @@ from pidurable_nb.lab.sweep_lives import Image as Left
 from pidurable_nb.lab.sweep_lives import Recovered, live, recover
 from pidurable_nb.lab.sweep_pieces import Images, Sweeping
 from pidurable_nb.lab.sweep_points import Crashes, ImageName
-from pidurable_nb.lab.sweep_states import FIRST, SECOND, ImageKind, Seen, State, images_of, laid_out, recorded, sorted_out
+from pidurable_nb.lab.sweep_states import (
+    FIRST,
+    SECOND,
+    ImageKind,
+    Seen,
+    State,
+    images_of,
+    laid_out,
+    recorded,
+    sorted_out,
+)
 from pidurable_nb.lab.sweep_tally import Tally, Witness
 
 __all__ = ["count_images", "image_pieces", "lay_out_story"]
 
+_TWICE: Final[frozenset[Broken]] = frozenset({"effect_twice"})
+"""What a power cut may do with durability `kill` (E5): a memo that is no barrier is gone, and its effect is not."""
+
 _OPERATIONS: Final = 64
-"""Operations of a piece: what follows from their images takes some seconds."""
+"""Operations of a piece, about: what follows from their images takes some seconds."""
 
 
 def image_pieces(scenario: Scenario, sweeping: Sweeping, kind: ImageKind, folder: Path) -> tuple[Images, ...]:
-    """The operations of a first life, cut into ranges. `folder` is made, and removed."""
-    last = recorded(scenario, sweeping.nothing, kind, folder).last
+    """The operations of a first life, cut into ranges where commits begin, so that no image is in two of them.
+
+    `folder` is made, and removed.
+    """
+    recording = recorded(scenario, sweeping.nothing, kind, folder)
     shutil.rmtree(folder)
-    return tuple(Images(kind, at, min(at + _OPERATIONS - 1, last)) for at in range(0, last + 1, _OPERATIONS))
+    pieces: list[Images] = []
+    first = 0
+    for end in [*(told.begun_after for told in recording.told), recording.last]:
+        if first <= end and (end - first >= _OPERATIONS or end == recording.last):
+            pieces.append(Images(kind, first, end))
+            first = end + 1
+    return tuple(pieces)
 
 
 def count_images(scenario: Scenario, sweeping: Sweeping, piece: Images, folder: Path) -> Tally:
     """What became of the images of a range, and of their recoveries where second crashes are wanted.
 
-    An image is counted once for its bytes and what it has to hold. `folder` is made, and removed.
+    An image counts once for its bytes, what it has to hold, and the effects before it. `folder` is made, and removed.
     Laws: C1, C2, E5, S1, and those of `sweep_lives.recover`.
     """
     counting = _Counting(scenario, sweeping, piece.kind, folder)
@@ -64,9 +87,7 @@ class _Counting:
         self._kind: ImageKind = kind
         self._folder = folder
         self._folders = 0
-        self._allowed: frozenset[Broken] = frozenset()
-        if kind == "power" and sweeping.durability == "kill":
-            self._allowed = frozenset({"effect_twice"})  # E5: a memo that is no barrier may be gone, its effect is not
+        self._allowed = _TWICE if kind == "power" and sweeping.durability == "kill" else frozenset[Broken]()
 
     def count(
         self,
@@ -105,9 +126,13 @@ class _Counting:
         shutil.rmtree(here)
 
     def _tell(self, seen: Seen, came: Recovered | None, before: Crashes, row: Point | None) -> None:
+        twice = came is not None and came.twice
+        problems = seen.problems if came is None else (*seen.problems, *came.problems)
+        if twice and self._allowed:  # what the scenario says then, it says of the effect that happened twice
+            problems = tuple(problem for problem in problems if problem.kind != "broken")
         self.tally.count(
-            seen.problems if came is None else (*seen.problems, *came.problems),
-            twice=came is not None and came.twice,
+            problems,
+            twice=twice,
             witness=Witness((*before, seen.name), self._kind),
             point=row if before else seen.point,
             lost=seen.lost,
@@ -136,7 +161,7 @@ def lay_out_story(
         while left.plan.number < name.life:
             lived, left = live(scenario, left, here / f"life-{left.plan.number}")
             if lived.crashed is None:
-                raise NoSuchImage(f"{name}: life {lived.number} of {scenario.name} ends, and no life {name.life} follows")
+                raise NoSuchImage(f"{name}: life {lived.number} of {scenario.name} ends, no life {name.life} follows")
         if left.plan.number > name.life:
             raise NoSuchImage(f"{name}: life {name.life} of {scenario.name} has crashed already in this story")
         recording = recorded(scenario, left, name.kind, here / "life")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -116,9 +118,15 @@ class Looked:
 
 
 def look(scenario: Scenario, store: Path, *, now_ms: int) -> Looked:
-    """Look at a store that nobody has open; `-shm` may appear beside it."""
+    """Look at a store that nobody has open, a copy of the lab's own: `-shm` may appear beside it.
+
+    One that was just being made is what SQLite makes of its journal.
+    """
     if not store.exists():
         return Looked(content=NOTHING_THERE, explained=None)
+    if store.with_name(f"{store.name}-journal").exists():
+        with closing(sqlite3.connect(store)) as connection, suppress(sqlite3.Error):
+            connection.execute("PRAGMA schema_version").fetchone()  # the first read rolls back
     try:
         with StoreFile.of_copy(store) as file:
             policy = scenario.settings.engine.policy

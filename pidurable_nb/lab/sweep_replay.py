@@ -11,10 +11,12 @@ from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject, TaskId
 from pidurable_nb.lab.crash import CrashKind, Passed
+from pidurable_nb.lab.faults import Place
 from pidurable_nb.lab.invariants import Problem, expected
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Lived, Plan
 from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweep_faults import fault_story
 from pidurable_nb.lab.sweep_hands import Hands, crew
 from pidurable_nb.lab.sweep_lives import MOST_LIVES, Image, live, look, place
 from pidurable_nb.lab.sweep_points import SweepKind, Where, life_of
@@ -54,21 +56,28 @@ class StepTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeTold:
-    """One life: what was predicted for it, by task, what it did, and where it died; None where it ended by itself."""
+    """One life: what was predicted for it, by task, what it did, and where it died; None where it ended by itself.
+
+    `said` is what the storage said of a fault, where there was one.
+    """
 
     number: int
     foretold: Mapping[TaskId, str]
     steps: tuple[StepTold, ...]
     died: Where | None
+    said: str | None = None
 
     def to_json(self) -> JsonObject:
         """A life as it is printed."""
-        return {
+        told: dict[str, Json] = {
             "life": self.number,
             "foretold": {str(id): verdict for id, verdict in self.foretold.items()},
             "steps": [step.to_json() for step in self.steps],
             "died": None if self.died is None else str(self.died),
         }
+        if self.said is not None:
+            told["said"] = self.said
+        return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +132,12 @@ def replay(
         image = Image(folder=None, plan=Plan(seed=seed, durability=durability, same_bytes=True))
         awaited = expected(teller.whole(image)[0].passed)
         for crash in sorted(crashes, key=life_of):
-            assert isinstance(crash, Point)
-            image = teller.crash(image, crash)
+            match crash:
+                case Place():
+                    image = teller.fail(image, crash)
+                case _:
+                    assert isinstance(crash, Point)
+                    image = teller.crash(image, crash)
         [found] = teller.hands.recover([image], "commits", awaited)
         ledger = teller.end(image)
         return Replayed(
@@ -176,6 +189,20 @@ class _Teller:
         self._tell(image, lived.passed[: at + 1], point)
         return death.image
 
+    def fail(self, image: Image, place: Place) -> Image:
+        """A first life with that fault, and the image that is left."""
+        scenario, plan = self.hands.scenario, image.plan
+        if plan.number != 1:
+            raise NeverPassed(f"{place} fails an operation of a first life, and that of this story has died already")
+        run, left, problems = fault_story(
+            scenario, place, durability=plan.durability, seed=plan.seed, folder=self._new()
+        )
+        if not run.happened:
+            raise NeverPassed(f"life 1 of {scenario.name} has no {place.op} {place.n} that could fail")
+        self.problems += problems
+        self._tell(image, run.recording.passed, place if run.recording.failure is not None else None, said=str(run))
+        return left
+
     def end(self, image: Image) -> Path:
         """Tell the lives that follow, until one ends by itself; the ledger of the story."""
         here = self._new()
@@ -187,7 +214,7 @@ class _Teller:
             image = left
         return here / LEDGER
 
-    def _tell(self, image: Image, passed: Sequence[Passed], died: Where | None) -> None:
+    def _tell(self, image: Image, passed: Sequence[Passed], died: Where | None, *, said: str | None = None) -> None:
         foretold: dict[TaskId, str] = {}
         if image.folder is not None:
             here = self._new()
@@ -196,7 +223,8 @@ class _Teller:
             foretold = {verdict.id: verdict.name for verdict in seen.tasks} if seen is not None else {}
             shutil.rmtree(here)
         steps = tuple(replace(step, n=n) for n, step in enumerate(_steps(passed), start=1))
-        self.lives.append(LifeTold(number=image.plan.number, foretold=foretold, steps=steps, died=died))
+        number = image.plan.number
+        self.lives.append(LifeTold(number=number, foretold=foretold, steps=steps, died=died, said=said))
 
     def _new(self) -> Path:
         self._folders += 1

@@ -8,14 +8,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.invariants import Broken
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
+from pidurable_nb.lab.sweep_frame import frame
+from pidurable_nb.lab.sweep_picture import picture_svg, picture_text
 from pidurable_nb.lab.sweep_points import SweepKind, command, named
 from pidurable_nb.lab.sweep_tally import CLASSES, WORST_FIRST, Cell, OutcomeClass, Tally, Timed, Took, Witness
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pidurable_nb.lab.sweep_reopen import Reopened
 
 __all__ = ["CLASSES", "SweepResult", "Violation", "name_of", "replay_command"]
 
@@ -46,6 +54,7 @@ class SweepResult:
 
     `points` are the first life's. `tally` has the counts: images that crashes left, what became of them, a story for
     each class that is not as promised, allowed or not. A sweep that was stopped has `done` fewer than all its `pieces`.
+    `source` is the text of the scenario's module where that was saved with it, to read and never to run.
     """
 
     scenario: str
@@ -59,6 +68,7 @@ class SweepResult:
     pieces: int
     seconds: float
     sqlite: str = sqlite3.sqlite_version
+    source: str | None = None
 
     @property
     def images(self) -> int:
@@ -131,6 +141,41 @@ class SweepResult:
     def replay(self, witness: Witness) -> str:
         """What to type to see that story again."""
         return replay_command(self.scenario, witness, seed=self.seed, durability=self.durability)
+
+    def frame(self) -> pd.DataFrame:
+        """The matrix as a data frame, a row for each point and kind. Raises: ModuleNotFoundError without pandas."""
+        return frame(self)
+
+    def picture(self) -> str:
+        """The matrix as an SVG that stands by itself: points down, kinds across, everywhere the worst that was met."""
+        return picture_svg(self)
+
+    def text(self) -> str:
+        """The matrix as plain text, at most 80 columns wide."""
+        return picture_text(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write all of it to one file that another person can load, in place of an older one. Raises: OSError."""
+        from pidurable_nb.lab.sweep_file import save  # which makes results, and so imports this module
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: Path | str) -> SweepResult:
+        """What somebody saved; nothing in it is run or imported. Raises: SavedSweepRefused, OSError."""
+        from pidurable_nb.lab.sweep_file import load
+
+        return load(Path(path))
+
+    def reopen(self, witness: Witness, scenario: Scenario | None = None) -> Reopened:
+        """A story laid out up to its last crash: the store as it was left, and a stepper on a copy; a context manager.
+
+        Without a `scenario` it is the built-in one of that name, or the one of a module that is imported already.
+        Raises: UnknownScenario, NothingLeft, NeverPassed, NoSuchImage, StoreRefused where that is what was left.
+        """
+        from pidurable_nb.lab.sweep_reopen import Reopened  # which looks at stores, and so needs much
+
+        return Reopened(self, witness, scenario)
 
     def to_json(self) -> JsonObject:
         """The object that `pidurable-nb sweep --json` prints."""

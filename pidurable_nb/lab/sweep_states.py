@@ -26,11 +26,11 @@ __all__ = ["ImageKind", "Seen", "Sorted", "State", "images_of", "laid_out", "rec
 
 ImageKind: TypeAlias = Literal["kill", "power"]
 
-LOG_PAGES: Final[Mapping[ImageKind, int]] = {"kill": 1000, "power": 40}
+LOG_PAGES: Final[Mapping[ImageKind, int]] = {"kill": 1000, "power": 32}
 """How long a log may grow. A power cut is worst while it is folded: the life of a scenario, which is short, has some
 folds then."""
 
-FIRST: Final = Effort()
+FIRST: Final = Effort(per_op=32)
 SECOND: Final = Effort(per_op=2, small=2, window=2, samples=1, cuts=1)
 """How many power cuts of a first life, and of every recovery from one."""
 
@@ -77,7 +77,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sorted:
-    """Images by their state; those that nobody can recover from are `ruined`. `seconds` is what looking at them took."""
+    """Images by their state; nobody recovers from those that are `ruined`. `seconds` is what looking at them took."""
 
     states: tuple[State, ...]
     ruined: tuple[Seen, ...]
@@ -90,9 +90,12 @@ class Sorted:
 
 
 def sorted_out(recording: Recording, images: Iterable[Image]) -> Sorted:
-    """Open and check each of the images. What every finding says is exact: rows, promises and pages (C1, C2, E5, S1)."""
+    """Open and check each of the images: pages, rows, and what had been promised.
+
+    Laws: C1, C2, E5, S1.
+    """
     begun = time.monotonic()
-    states: dict[tuple[bytes, bytes, int], State] = {}
+    states: dict[tuple[bytes, int, int], State] = {}
     ruined: list[Seen] = []
     contents = recording.contents()
     with Checker(recording) as checker:
@@ -109,8 +112,7 @@ def sorted_out(recording: Recording, images: Iterable[Image]) -> Sorted:
             if seen.problems:
                 ruined.append(seen)
                 continue
-            ledger = recording.ledger_at(image.after_op)
-            state = states.setdefault((finding.state, ledger, recording.died_ms(image.after_op)), State(image))
+            state = states.setdefault((finding.state, *recording.outside(image.after_op)), State(image))
             state.seen.append(seen)
     return Sorted(states=tuple(states.values()), ruined=tuple(ruined), seconds=time.monotonic() - begun)
 
@@ -126,4 +128,4 @@ def laid_out(recording: Recording, image: Image, left: Left, folder: Path) -> Le
     """The image in a folder, beside the ledger, for the life behind the one that began with `left`."""
     lay_out(image, recording, folder)
     plan = replace(left.plan, record_files=False, number=recording.begins.life)
-    return Left(folder=folder, plan=plan.then(recording.died_ms(image.after_op)))
+    return Left(folder=folder, plan=plan.then(recording.outside(image.after_op)[1]))
