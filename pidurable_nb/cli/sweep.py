@@ -1,4 +1,7 @@
-"""Owns `pidurable-nb sweep SCENARIO`: a crash at every point, and what became of it. Leaves nothing behind."""
+"""Owns `pidurable-nb sweep SCENARIO`: a crash at every point, and what became of it.
+
+An interrupt stops a sweep, and what was found so far is printed. Leaves nothing behind but what `--save` names.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, get_args
 
 from pidurable_nb.cli.scenarios import named_scenario
@@ -16,6 +20,7 @@ from pidurable_nb.lab.sweep import sweep
 from pidurable_nb.lab.sweep_points import SweepKind, Where, named, where
 from pidurable_nb.lab.sweep_replay import LifeTold, Replayed, replay
 from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweep_stop import until_stopped
 from pidurable_nb.store.visible import visible
 
 _KINDS: Final[dict[str, SweepKind]] = {kind: kind for kind in get_args(SweepKind)}
@@ -43,9 +48,14 @@ def _configure(parser: ArgumentParser) -> None:
         help="crash at every commit boundary (the default), or before every operation on the store's files",
     )  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=_count, default=1, help="decides the order of what is ready")
-    parser.add_argument(
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "--point", metavar="POINT", type=_crash, action="append",
         help="tell one story: crash here, and nowhere else; may be given again for a later life",
+    )  # fmt: skip
+    either.add_argument(
+        "--save", metavar="FILE", type=_new_file,
+        help="write all that was found to this file, for SweepResult.load and for %%pi sweep --load",
     )  # fmt: skip
     parser.add_argument(
         "--processes", metavar="N", type=_count, default=min(os.cpu_count() or 1, _MOST_PROCESSES),
@@ -67,6 +77,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _new_file(text: str) -> Path:
+    path = Path(text).expanduser()
+    if path.is_dir() or not path.parent.is_dir():  # found out now, and not when all is done
+        raise ArgumentTypeError(f"{text!r} cannot be written: name a file in a folder that is there")
+    return path
+
+
 def _crash(text: str) -> Where:
     try:
         return where(text)
@@ -80,17 +97,22 @@ def _run(options: Namespace) -> Result:
     if options.point is not None:
         told = replay(scenario, options.point, how=kinds[-1], durability=options.durability, seed=options.seed)
         return Result(json=told.to_json(), text=lambda: replay_text(told), ok=told.ok)
-    found = sweep(
-        scenario,
-        kinds=kinds,
-        durability=options.durability,
-        second=options.second,
-        points=options.points,
-        seed=options.seed,
-        processes=options.processes,
-        on_progress=lambda line: print(line, file=sys.stderr, flush=True),
+    found = until_stopped(
+        lambda stop: sweep(
+            scenario,
+            kinds=kinds,
+            durability=options.durability,
+            second=options.second,
+            points=options.points,
+            seed=options.seed,
+            processes=options.processes,
+            stop=stop,
+            on_progress=lambda line: print(line, file=sys.stderr, flush=True),
+        )
     )
-    return Result(json=found.to_json(), text=lambda: sweep_text(found), ok=found.ok)
+    if options.save is not None:
+        found.save(options.save)
+    return Result(json=found.to_json(), text=lambda: sweep_text(found), ok=found.ok and found.complete)
 
 
 def sweep_text(found: SweepResult) -> str:
@@ -143,6 +165,8 @@ def _life(life: LifeTold) -> Iterator[str]:
     for step in life.steps:
         said = " ".join(filter(None, [step.verdict and step.verdict.upper(), visible(step.text), *step.laws]))
         yield f"{step.n:>4}  {visible(str(step.point)):<48} {said}".rstrip()
+    if life.said is not None:
+        yield f"  {visible(life.said)}"
     yield f"  died at {visible(str(life.died))}" if life.died is not None else "  ended by itself"
 
 

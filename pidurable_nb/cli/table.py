@@ -37,6 +37,12 @@ def _sweep() -> Subcommand:
     return SWEEP
 
 
+def _explore() -> Subcommand:
+    from pidurable_nb.cli.explore import EXPLORE
+
+    return EXPLORE
+
+
 def _lab() -> Subcommand:
     from pidurable_nb.cli.lab import LAB
 
@@ -56,5 +62,6 @@ TABLE: Final[tuple[Listed, ...]] = (
     Listed(name="why", help="what recovery will do with a store, and by which law", load=_why),
     Listed(name="recover", help="recovers a copy of a store, step by step", load=_recover),
     Listed(name="sweep", help="crashes a scenario at every point, and counts what became of it", load=_sweep),
+    Listed(name="explore", help="runs a scenario in every order, with any number of crashes", load=_explore),
     Listed(name="doctor", help="what works on this machine, and what each durability keeps", load=_doctor),
 )

@@ -13,6 +13,7 @@ goes on to the end of its life, so that steps are taken twice that come from els
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from pidurable_nb.errors import PidurableError
+from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.explore_judge import awaited_by, behind_a_step, in_the_end
 from pidurable_nb.lab.explore_life import Life, Option
@@ -40,6 +42,8 @@ __all__ = [
 
 MOST_TASKS: Final = 4
 _TO_THE_END: Final = 8
+_AROUND: Final = 60
+"""How many characters before a difference are shown."""
 
 Place: TypeAlias = tuple[bytes, int]
 """A durable state by its key, and where everything stands by the number of its label."""
@@ -213,7 +217,7 @@ class _Explorer:
         if known is None:
             self._edges[here, choice] = there
         elif known != there:
-            raise Unsound(told, option.task, option.phase, self._differing(known, there))
+            raise self._unsound(way, told, option, known, there)
         else:
             self._again += 1
         return there, onward
@@ -252,20 +256,44 @@ class _Explorer:
 
     def _wrong(self, way: _Way, problems: tuple[Problem, ...]) -> None:
         for problem in problems:
-            if problem not in self._found:
-                self._found[problem] = Found(
-                    kind=problem.kind, text=problem.text, scenario=name_of(self._scenario), choices=way.path
-                )
+            self._found.setdefault(
+                Problem(problem.kind, re.sub(r"\d+", "#", problem.text)),  # twice or three times: one violation
+                Found(kind=problem.kind, text=problem.text, scenario=name_of(self._scenario), choices=way.path),
+            )
 
-    def _differing(self, known: Place, other: Place) -> tuple[str, ...]:
+    def _unsound(self, way: _Way, told: str, option: Option, known: Place, other: Place) -> Unsound:
+        """Name what differs, and the task that it is about: the step may have been another's that started it."""
         if known[0] != other[0]:
             one, two = self._states[known[0]].rows, self._states[other[0]].rows
-            names = [row for row in {**one, **two} if one.get(row) != two.get(row)]
-            return tuple(f"{row} once {one.get(row)} and once {two.get(row)}" for row in names)
-        texts = {number: label for label, number in self._labels.items()}
-        one_label, two_label = texts[known[1]].split("\n"), texts[other[1]].split("\n")
-        only = [f"once {line}" for line in one_label if line not in two_label]
-        return tuple(only + [f"and once {line}" for line in two_label if line not in one_label])
+        else:
+            texts = {number: text for text, number in self._labels.items()}
+            one, two = _lines(texts[known[1]]), _lines(texts[other[1]])
+        names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+        named = (re.fullmatch(r"tasks?[ /](\d+)", name) for name in names)
+        task = next((TaskId(int(found[1])) for found in named if found is not None), option.task)
+        phase = way.life.phase_of(task) if task is not None else None
+        differs = tuple(f"{name} once {_apart(one.get(name), two.get(name))}" for name in names)
+        return Unsound(told, task, phase if phase is not None else option.phase, differs)
+
+
+def _lines(label: str) -> dict[str, str]:
+    """What stands where, by its name."""
+    return {line.partition(": ")[0]: line.partition(": ")[2] for line in label.split("\n")}
+
+
+def _apart(one: str | None, two: str | None) -> str:
+    """Two texts where they are not the same, with a little around it."""
+    if one is None or two is None:
+        return f"{_short(one)} and once {_short(two)}"
+    at = next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    begin = max(0, at - _AROUND)
+    return f"{_short(one[begin:])} and once {_short(two[begin:])}"
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "not there"
+    return text if len(text) <= 3 * _AROUND else f"{text[: 3 * _AROUND]}…"
 
 
 def _wrong_in_the_end(scenario: Scenario, life: Life, awaited: tuple[Expected, ...]) -> list[Problem]:

@@ -19,6 +19,8 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Final
 
 import pidurable_nb
+from pidurable_nb.agent.resolution import Agent
+from pidurable_nb.agent.workshop import Workshop
 from pidurable_nb.clock import as_ms
 from pidurable_nb.engine import scheduler
 from pidurable_nb.engine.decide import Verdict
@@ -83,6 +85,8 @@ def said(value: object, depth: int = _DEPTH) -> str:
             return f"{value.name} {value.id}"
         case TaskRecord():
             return task_text(value)
+        case Agent() | Workshop():  # read from the rows and from what is installed
+            return type(value).__qualname__
         case datetime() if value.tzinfo is not None:
             return str(as_ms(value))
         case None | bool() | int() | float() | str() | bytes() | Enum() | date():

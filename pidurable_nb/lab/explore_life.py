@@ -264,6 +264,11 @@ class Life:
         working = (record for record in live if isinstance(record.state, stored.Pending | stored.Running))
         return tuple(f"{record.kind} {record.id}" for record in working)
 
+    def phase_of(self, task: TaskId) -> str | None:
+        """The phase in which a task stands, while it lives."""
+        record = self.harness.engine.table.live_task(task) if self.harness is not None else None
+        return record.phase if record is not None else None
+
     def label(self) -> tuple[str, tuple[Option, ...]]:
         """Where everything stands that has not ended, and what may go on, in an order that repeats."""
         found = places({task for task in asyncio.all_tasks(self._loop) if not task.done()})
@@ -284,8 +289,7 @@ class Life:
     def _option(self, gate: Gate) -> Option:
         found = _NUMBERED.fullmatch(gate.task.get_name())
         task = TaskId(int(found[1])) if found is not None else None
-        record = self.harness.engine.table.live_task(task) if self.harness is not None and task is not None else None
-        return Option(gate.what, gate.name, task, record.phase if record is not None else None, gate)
+        return Option(gate.what, gate.name, task, self.phase_of(task) if task is not None else None, gate)
 
     # -- going on ------------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ _MOST: Final = 2
 """An effect that was asked more often counts as asked so often: once and more than once are what promises are about."""
 _TIME: Final = re.compile(r"1(?<![\w.]1)(?:7[5-9]|8[0-4])\d{10}(?:\.\d+)?(?!\w)")
 _IDENTITY: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TOOK: Final = re.compile(r'"durationMs":\d+')
+_TOOK: Final = re.compile(r'("durationMs":|duration_ms=)\d+')
 """How long a call of a tool took, in its result."""
 _HYPHENS: Final = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")
 """In every identity, and quick to look for."""
@@ -88,7 +88,7 @@ def timeless(text: str, now_ms: int) -> str:
         return "past" if at_ms <= now_ms else f"{_AHEAD}{at_ms - now_ms:g} ms"
 
     plain = _IDENTITY.sub("identity", text) if _HYPHENS.search(text) is not None else text
-    return _TIME.sub(ahead, _TOOK.sub('"durationMs":0', plain))
+    return _TIME.sub(ahead, _TOOK.sub(r"\g<1>0", plain))
 
 
 class ExploredStorage(MemoryStorage):

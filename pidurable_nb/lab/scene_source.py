@@ -5,6 +5,7 @@ The store that was given, and its folder, stay as they are to the byte. Never re
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.bank import BankServer
+from pidurable_nb.lab.bank import ADDRESS, BankServer
 from pidurable_nb.lab.code import Loaded
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.forkserver import ForkServer
@@ -98,12 +99,16 @@ class _Staged:
     ) -> None:
         self.close()
 
+    def _ready(self) -> None:
+        """What has to be so before code runs."""
+
     def scene(self) -> Scene:
         """The scene at this position."""
         return self._stage.scene(self.points())
 
     def next(self) -> Scene:
         """Take one step; at the end nothing changes."""
+        self._ready()
         self._stage.walking.next()
         return self.scene()
 
@@ -113,6 +118,7 @@ class _Staged:
 
     def goto(self, position: int) -> Scene:
         """Go to that position, or to the end where that comes before."""
+        self._ready()
         walking = self._stage.walking
         walking.back_to(max(position, 0))
         while walking.position < position and walking.next():
@@ -121,6 +127,7 @@ class _Staged:
 
     def finish(self) -> Scene:
         """Take every step that is left."""
+        self._ready()
         while self._stage.walking.next():
             pass
         return self.scene()
@@ -141,6 +148,7 @@ class _Staged:
         if shown.kind == "lens":
             self._stage.suppose(option == "happened")
         else:
+            self._ready()
             self._stage.walking.choose(CHOSEN[option])
         return self.scene()
 
@@ -197,8 +205,7 @@ class ScenarioSource(_Staged):
         self._server: ForkServer | None = None
         try:
             self._folder = Path(self._stack.enter_context(_temporary()))
-            if scenario.needs_bank:
-                self._stack.enter_context(BankServer())
+            self._bank = self._stack.enter_context(BankServer()) if scenario.needs_bank else None
             self._first = self._rows(points_of(scenario, self._new_folder()), None)
             self._second: tuple[PointRow, ...] = ()
             self.run(points if points is not None else self._usual(), kind)
@@ -214,6 +221,7 @@ class ScenarioSource(_Staged):
             raise CannotDo(f"a life dies by freeze or kill, not by {kind!r}")
         if kind == "kill" and self.scenario.module == "__main__":
             raise CannotDo("no child process can import the code of a cell; freeze it")
+        self._ready()
         parsed = [Point.parse(point) for point in points]
         folder = self._new_folder()
         lives = live(self.scenario, parsed, folder, self._fork_server() if kind == "kill" else None)
@@ -235,6 +243,11 @@ class ScenarioSource(_Staged):
         if self._staged:
             self._stage.close()
         self._stack.close()
+
+    def _ready(self) -> None:
+        """Code finds its bank by the environment, where another laboratory may have put its own."""
+        if self._bank is not None:
+            os.environ[ADDRESS] = self._bank.address
 
     def _fork_server(self) -> ForkServer:
         """One for all the runs: starting it is what takes time."""

@@ -86,11 +86,12 @@ class _Reader:
 
     def row(self, entry: EntryRecord, seq: int) -> Entry:
         message = entry.model[0] if entry.model else None
+        role = _ROLES.get(entry.kind)
         other: Role = "user" if message is not None and role_of(message) == "user" else "other"
         return Entry(
             id=entry.id,
             conversation=entry.conversation,
-            role=_ROLES.get(entry.kind, other),
+            role=role if role is not None else other,
             kind=short(entry.kind, SHORT),
             state=state_of(entry),
             text=cut(said(entry)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -32,6 +33,8 @@ from pidurable_nb.store.stranger import StoreFile
 V = TypeVar("V")
 OPENING: Final = 1 << 40
 """Stands for the number of an opening that is under way: no fault that is stored was kept by it."""
+UNCUT: Final = timedelta(days=1)
+"""What arrives is not stored in between (V5): no step ends there, and going back leaves out none of it."""
 ASK: Final = "ask "
 
 
@@ -93,7 +96,7 @@ class Walking:
         self._code: Code = AssumedCode(installed=Registry()) if program.empty else program.code_for(self._file)
         self._stepper = Stepper(
             store, tasks=program.tasks, tools=program.tools, extensions=program.extensions, models=program.models,
-            settings=program.settings, now_ms=now_ms, perform=self._perform,
+            settings=replace(program.settings, progress_every=UNCUT), now_ms=now_ms, perform=self._perform,
         )  # fmt: skip
         self.moments: list[Moment] = [self._first()]
         self._at_end()

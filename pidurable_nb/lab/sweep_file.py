@@ -25,7 +25,7 @@ from pidurable_nb.lab.sweep_points import SweepKind
 from pidurable_nb.lab.sweep_result import SweepResult
 from pidurable_nb.lab.sweep_tally import Tally, Witness
 from pidurable_nb.records.codec import BadRecord, loads
-from pidurable_nb.store.visible import fitted, visible
+from pidurable_nb.store.visible import visible
 
 __all__ = ["FORMAT", "MOST_BYTES", "SavedSweepRefused", "load", "read", "save", "source_of", "written"]
 
@@ -102,7 +102,9 @@ def _text(path: Path) -> str:
 
 
 def _cut(text: str) -> str:
-    return fitted(visible(text), _SHOWN)
+    """The beginning and the end of a sentence that may quote a whole file."""
+    shown = visible(text)
+    return shown if len(shown) <= 2 * _SHOWN else f"{shown[:_SHOWN]} … {shown[-_SHOWN:]}"
 
 
 # As JSON, both ways.

@@ -1,7 +1,8 @@
 """Owns the images of one recorded life of a sweep: which of them stand for the same state, and what is wrong in them.
 
 What recovery does follows from the rows of the store, the ledger, the time and the number of the life. Images that
-agree in these are one state: recovering from one of them says what becomes of all. Never recovers from any.
+agree in these are one state: recovering from one of them says what becomes of all. Where a store was not made yet there
+are no rows, and opening looks at the very bytes: then these count. Never recovers from any.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ ImageKind: TypeAlias = Literal["kill", "power"]
 LOG_PAGES: Final[Mapping[ImageKind, int]] = {"kill": 1000, "power": 32}
 """How long a log may grow. A power cut is worst while it is folded: the life of a scenario, which is short, has some
 folds then."""
+
+LOG_HEADER: Final = 32
+"""Bytes of the header of a log."""
 
 FIRST: Final = Effort(per_op=32)
 SECOND: Final = Effort(per_op=2, small=2, window=2, samples=1, cuts=1)
@@ -95,7 +99,7 @@ def sorted_out(recording: Recording, images: Iterable[Image]) -> Sorted:
     Laws: C1, C2, E5, S1.
     """
     begun = time.monotonic()
-    states: dict[tuple[bytes, int, int], State] = {}
+    states: dict[tuple[object, int, int], State] = {}
     ruined: list[Seen] = []
     contents = recording.contents()
     with Checker(recording) as checker:
@@ -112,9 +116,16 @@ def sorted_out(recording: Recording, images: Iterable[Image]) -> Sorted:
             if seen.problems:
                 ruined.append(seen)
                 continue
-            state = states.setdefault((finding.state, *recording.outside(image.after_op)), State(image))
+            held = finding.state or _unmade(image, recording.store)
+            state = states.setdefault((held, *recording.outside(image.after_op)), State(image))
             state.seen.append(seen)
     return Sorted(states=tuple(states.values()), ruined=tuple(ruined), seconds=time.monotonic() - begun)
+
+
+def _unmade(image: Image, store: str) -> object:
+    """What there is of a store that was not made yet. Frames of its log without a commit are nothing to anybody."""
+    log = image.blocks.get(f"{store}-wal", (b"",))
+    return image.blocks.get(store), image.blocks.get(f"{store}-journal"), log[0][:LOG_HEADER], len(log[0]) > LOG_HEADER
 
 
 def _wrong(finding: Finding, lost: Iterable[str]) -> Iterator[Problem]:

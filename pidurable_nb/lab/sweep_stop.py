@@ -21,6 +21,7 @@ class _Working(threading.Thread, Generic[T]):
     def __init__(self, work: Callable[[threading.Event], T]) -> None:
         super().__init__(name="pidurable_nb sweeping", daemon=True)
         self.stop = threading.Event()
+        self.ended = threading.Event()  # not join: interrupted there, Python 3.11 takes a thread for dead that is not
         self._work = work
         self._answers: list[T] = []
         self._error: BaseException | None = None
@@ -31,6 +32,8 @@ class _Working(threading.Thread, Generic[T]):
             self._answers.append(self._work(self.stop))
         except BaseException as error:
             self._error = error
+        finally:
+            self.ended.set()
 
     def answer(self) -> T:
         """What the work gave. Raises: what it raised."""
@@ -55,8 +58,7 @@ def until_stopped(
     try:
         while True:
             try:
-                while working.is_alive():
-                    working.join(every_s)
+                while not working.ended.wait(every_s):
                     watch(working.stop.is_set())
                 return working.answer()
             except KeyboardInterrupt:

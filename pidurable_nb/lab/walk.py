@@ -81,8 +81,9 @@ class Gate:
 class Answer:
     """What an effect gave. `error` is what it raised; `asked` whether the outside was asked for it.
 
-    `took_s` is the virtual time that it took. `wrote`: its own task wrote to the store meanwhile, as a tool's body may;
-    answering from the record would leave that out, so it is run again where a walk is made again.
+    `took_s` is the virtual time that it took. `wrote`: its own task wrote to the store meanwhile, as a tool's body may,
+    or it waited for other work of this recovery; an answer from the record would leave that out, or come before it, so
+    it is run again where a walk is made again.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Gatekeeper:
         self.choice: Choice = "auto"
         self.carried: list[TaskId] = []
         self.died = False
+        self.released = 0
         self._answers = list(answers)
         self._perform = perform
 
@@ -182,7 +184,7 @@ class Gatekeeper:
         match self.choice:
             case "auto" | "run" | "record":
                 loop = asyncio.get_running_loop()
-                began = loop.time()
+                began, gates = loop.time(), self.released
                 try:
                     value, failed = await self._perform(mark, do), None
                 except Exception as error:
@@ -192,7 +194,9 @@ class Gatekeeper:
                     begun.answer = Answer(name, None)
                     await loop.create_future()
                     raise
-                return Answer(name, value, failed, took_s=loop.time() - began, wrote=begun.wrote)
+                took_s = loop.time() - began
+                met = took_s == 0 and self.released > gates  # it waited for what other work did, and for no time
+                return Answer(name, value, failed, took_s=took_s, wrote=begun.wrote or met)
             case "happened":
                 return Answer(name, None, asked=False)
             case "not":
@@ -291,6 +295,7 @@ class Walk:
         keeper = self.gatekeeper
         while keeper.waiting and not keeper.died:
             gate = keeper.waiting.pop(0)
+            keeper.released += 1
             keeper.rows, keeper.carried, keeper.seq, keeper.choice = [], [], None, choice
             begun = len(keeper.begun)
             gate.open.set_result(None)

@@ -1,4 +1,4 @@
-"""Owns the subcommands that make something die: points, crash, kill, and the cell that becomes a scenario.
+"""Owns the subcommands that make something die: points, crash, kill, the lab, and the cell that becomes a scenario.
 
 Never touches an open store: a run that is to die has a store and a ledger of its own.
 """
@@ -11,23 +11,30 @@ import re
 import signal
 import sys
 import time
+import weakref
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from IPython.core.error import UsageError
 
 from pidurable_nb.agent.opening import Durability
+from pidurable_nb.lab.code import Loaded
 from pidurable_nb.lab.points import BadPoint, Point
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
+from pidurable_nb.lab.scene_source import ScenarioSource, StoreSource
 from pidurable_nb.notebook.command import Command
+from pidurable_nb.notebook.commands_store import stores_at
 from pidurable_nb.notebook.deaths import CELL, Died, freeze, kill, of_cell, points_of
 from pidurable_nb.notebook.deathviews import DeathView, points_table
 from pidurable_nb.notebook.desk import Desk
 from pidurable_nb.notebook.scenarios import ScenarioView, module_of, source_of
 from pidurable_nb.notebook.tables import Table
+
+if TYPE_CHECKING:
+    from pidurable_nb.notebook.labview.view import LabView
 
 _SCENARIO: Final = re.compile(r"[\w.-]+(:[\w.-]+)?")
 
@@ -35,7 +42,7 @@ _SCENARIO: Final = re.compile(r"[\w.-]+(:[\w.-]+)?")
 # --- What is to run -------------------------------------------------------------------------------------------------
 
 
-def _chosen(desk: Desk, tail: str) -> tuple[Point | None, Scenario]:
+def chosen(desk: Desk, tail: str) -> tuple[Point | None, Scenario]:
     """A point, where one is named first, and what is to run: a scenario, or a phase of this notebook."""
     word, _, rest = tail.partition(" ")
     point: Point | None = None
@@ -47,28 +54,32 @@ def _chosen(desk: Desk, tail: str) -> tuple[Point | None, Scenario]:
         rest = tail
     rest = rest.strip()
     if not rest:
-        raise UsageError(f"%pi: name a scenario ({', '.join(_names(desk))}), or a phase such as Tick(1, 5)")
-    if rest in _names(desk) or (_SCENARIO.fullmatch(rest) and rest not in desk.shell.user_ns):
+        raise UsageError(f"%pi: name a scenario ({', '.join(names(desk))}), or a phase such as Tick(1, 5)")
+    if rest in names(desk) or (_SCENARIO.fullmatch(rest) and rest not in desk.shell.user_ns):
         return point, desk.scenario(rest)
     return point, of_cell(desk.phase(rest), rest, lambda: list(desk.tasks().values()))
 
 
-def _names(desk: Desk) -> Sequence[str]:
+def names(desk: Desk) -> Sequence[str]:
     return [*desk.scenarios, *(name for name in BUILT_IN if name not in desk.scenarios)]
 
 
 def _points_at(desk: Desk, fragment: str) -> Sequence[str]:
     """Points that were seen last, and where scenarios are killed unless told otherwise; then scenarios."""
-    usual = [found for name in _names(desk) if (found := desk.scenario(name).kill_point) is not None]
-    return [*desk.points, *usual, *_names(desk)]
+    usual = [found for name in names(desk) if (found := desk.scenario(name).kill_point) is not None]
+    return [*desk.points, *usual, *names(desk)]
 
 
 # --- points, crash, kill --------------------------------------------------------------------------------------------
 
 
+def _configure_points(parser: ArgumentParser) -> None:
+    parser.add_argument("--files", action="store_true", help="those before every operation on the store's files too")
+
+
 def _points(desk: Desk, options: Namespace) -> Table:
-    _, scenario = _chosen(desk, options.tail)
-    passed = points_of(scenario, desk.folder(scenario.name))
+    _, scenario = chosen(desk, options.tail)
+    passed = points_of(scenario, desk.folder(scenario.name), files=options.files)
     desk.points = [str(one.point) for one in passed]
     return points_table(scenario, passed, limit=desk.preferences.max_rows)
 
@@ -79,7 +90,7 @@ def _configure_crash(parser: ArgumentParser) -> None:
 
 
 def _crash(desk: Desk, options: Namespace) -> DeathView:
-    point, scenario = _chosen(desk, options.tail)
+    point, scenario = chosen(desk, options.tail)
     if point is None:
         point = _usual(scenario)
     return _dead(desk, freeze(scenario, point, _folder(desk, scenario, options), _durability(desk, options)))
@@ -93,7 +104,7 @@ def _configure_kill(parser: ArgumentParser) -> None:
 def _kill(desk: Desk, options: Namespace) -> DeathView:
     if options.kernel:
         _kill_kernel()
-    point, scenario = _chosen(desk, options.tail)
+    point, scenario = chosen(desk, options.tail)
     if scenario.name == CELL:
         raise UsageError(
             "%pi kill: no child process can import the code of a cell; %pi crash freezes it here, and "
@@ -172,10 +183,52 @@ def _imported(path: Path) -> ModuleType:
         raise
 
 
+# --- lab ------------------------------------------------------------------------------------------------------------
+
+
+def _configure_lab(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "target", metavar="STORE|SCENARIO", nargs="?", help="default: the store that was opened or looked at last"
+    )
+    parser.add_argument("--at", metavar="POINT", action="append", help="where a scenario dies; twice for two lives")
+    parser.add_argument("--kill", action="store_true", help="kill a scenario by SIGKILL in a child; default: freeze it")
+
+
+def _lab(desk: Desk, options: Namespace) -> LabView:
+    from pidurable_nb.notebook.labview.view import LabView  # the widgets take half a second to import
+
+    given: str | None = options.target
+    if given is not None and not Path(given).expanduser().exists() and (given in names(desk) or ":" in given):
+        scenario, kind = desk.scenario(given), "kill" if options.kill else "freeze"
+        return _kept(desk, LabView.making(lambda: ScenarioSource(scenario, points=options.at, kind=kind)))
+    if options.at or options.kill:
+        raise UsageError("%pi lab: only a scenario can be made to die; a store file is looked at as it is")
+    path = desk.path(given)
+    died, program = desk.died(path), desk.program_for(path)
+    code = Loaded(name="notebook", program=program, world=died.world() if died is not None else None)
+    ledger, within = desk.ledger_of(path), died.outside() if died is not None else None
+    return _kept(desk, LabView.making(lambda: StoreSource(path, code=code, ledger=ledger), within))
+
+
+def _kept(desk: Desk, view: LabView) -> LabView:
+    """A lab has a thread and copies of its own; they end with the extension, at the latest with the kernel."""
+    weakref.finalize(desk, view.close)
+    return view
+
+
 LAB_COMMANDS: Final = (
     Command(
-        name="points", help="where a run may die: %%pi points ticker, %%pi points Tick(1, 5)", run=_points,
-        tail="SCENARIO or EXPRESSION", completes={"tail": lambda desk, fragment: _names(desk)},
+        name="lab", help="walk a recovery and see everything it rests on: %%pi lab refund, %%pi lab app.sqlite",
+        configure=_configure_lab, run=_lab,
+        completes={
+            "target": lambda desk, fragment: [*names(desk), *stores_at(desk, fragment)],
+            "at": lambda desk, fragment: desk.points,
+        },
+    ),
+    Command(
+        name="points", help="where a run may die: %%pi points ticker, %%pi points Tick(1, 5)",
+        configure=_configure_points, run=_points,
+        tail="SCENARIO or EXPRESSION", completes={"tail": lambda desk, fragment: names(desk)},
     ),
     Command(
         name="crash", help="freeze a run at a point, in this kernel: %%pi crash POINT Tick(1, 5)",

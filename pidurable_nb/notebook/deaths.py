@@ -87,10 +87,11 @@ def of_cell(phase: Phase[object], text: str, tasks: Callable[[], Sequence[PhaseC
     return Scenario(name=CELL, title=text, module="__main__", tasks=tasks, begin=begin, kill_point=None)
 
 
-def points_of(scenario: Scenario, folder: Path) -> Sequence[Passed]:
-    """Every point of an undisturbed first life, in order."""
+def points_of(scenario: Scenario, folder: Path, *, files: bool = False) -> Sequence[Passed]:
+    """Every point of an undisturbed first life, in order; with `files` those before file operations too."""
+    plan = Plan(record_files=files)
     with around(scenario):
-        lived = in_thread(lambda: run_here(scenario, folder / "store.sqlite", folder / "ledger.jsonl", Plan()))
+        lived = in_thread(lambda: run_here(scenario, folder / "store.sqlite", folder / "ledger.jsonl", plan))
     if lived.error is not None:
         raise lived.error
     return lived.passed

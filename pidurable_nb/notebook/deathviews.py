@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pidurable_nb.lab.crash import Passed
+from pidurable_nb.lab.crash_points import PointInfo, described
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.notebook.deaths import Died
 from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, items, quiet, toned
 from pidurable_nb.notebook.tables import MAX_ROWS, Rows, Table, frame
 
-POINT_COLUMNS = ("n", "point", "what", "edge", "name", "seq")
+POINT_COLUMNS = ("n", "point", "task", "phase", "what", "edge", "laws", "commit", "name", "seq")
 SIGKILL = 9
 OUTPUT_LINES = 20
 
@@ -81,31 +82,40 @@ class DeathView(View):
 
 
 def points_table(scenario: Scenario, passed: Sequence[Passed], *, limit: int = MAX_ROWS) -> Table:
-    """The points of an undisturbed first life, in order."""
+    """The points of an undisturbed first life, in order, with what is at stake at each."""
+    infos = described(passed)
     view = Rows(
-        f"Points of {scenario.name}", ("n", "point", "what it is"), list(enumerate(passed, 1)),
-        lambda one: (str(one[0]), code(one[1].point), bdi(_about(one[1]))),
-        lambda one: (str(one[0]), str(one[1].point), _about(one[1])),
+        f"Points of {scenario.name}", ("n", "point", "task", "law", "commit", "what it is"), list(enumerate(infos, 1)),
+        lambda one: (str(one[0]), code(one[1].point), *map(bdi, _words(one[1]))),
+        lambda one: (str(one[0]), str(one[1].point), *_words(one[1])),
         "points", limit, empty="nothing happens in it.", widest=80,
     )  # fmt: skip
-    return frame(view, POINT_COLUMNS, [_facts(n, one) for n, one in enumerate(passed, 1)])
+    return frame(
+        view, POINT_COLUMNS, [_facts(n, info, one) for n, (info, one) in enumerate(zip(infos, passed, strict=True), 1)]
+    )
 
 
-def _about(passed: Passed) -> str:
+def _words(info: PointInfo) -> tuple[str, str, str, str]:
+    about = info.about if info.point.what[:4] != "vfs." else "before an operation on the file"
+    return (
+        "-" if info.id is None else str(info.id),
+        " ".join(info.laws),
+        "-" if info.commit is None else str(info.commit),
+        cut(about, 70),
+    )
+
+
+def _facts(n: int, info: PointInfo, passed: Passed) -> Mapping[str, object]:
     mark = passed.mark
-    if mark is None:
-        return "a file operation"
-    words = [mark.name or "", mark.text, f"commit {mark.seq}" if mark.seq is not None else ""]
-    return cut(", ".join(word for word in words if word), 70)
-
-
-def _facts(n: int, passed: Passed) -> Mapping[str, object]:
-    point, mark = passed.point, passed.mark
     return {
         "n": n,
-        "point": str(point),
-        "what": point.what,
-        "edge": point.edge,
+        "point": str(info.point),
+        "task": info.task,
+        "phase": info.phase,
+        "what": info.point.what,
+        "edge": info.point.edge,
+        "laws": list(info.laws),
+        "commit": info.commit,
         "name": mark.name if mark is not None else None,
         "seq": mark.seq if mark is not None else None,
     }

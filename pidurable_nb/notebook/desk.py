@@ -37,6 +37,8 @@ from pidurable_nb.store.visible import visible
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from pidurable_nb.notebook.sweeping import Swept
+
 CLOSE_S: Final = 5.0
 REFRESH_S: Final = 5.0
 SIDE_FILES: Final = ("", "-wal", "-shm", ".lock")
@@ -74,6 +76,8 @@ class Desk:
         """Scenarios that cells of this notebook defined, by name."""
         self.points: list[str] = []
         """The points that were listed or passed last, for completion."""
+        self.swept: Swept | None = None
+        """The sweep that was shown last."""
         self._died: dict[Path, Died] = {}
 
     @property

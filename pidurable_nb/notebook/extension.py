@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from traitlets import TraitError
 
-from pidurable_nb.notebook import svg
+from pidurable_nb.notebook import at_hand, svg
 from pidurable_nb.notebook.command import Commands
 from pidurable_nb.notebook.commands_agent import AGENT_COMMANDS
 from pidurable_nb.notebook.commands_lab import LAB_COMMANDS
 from pidurable_nb.notebook.commands_store import STORE_COMMANDS
+from pidurable_nb.notebook.commands_study import STUDY_COMMANDS
+from pidurable_nb.notebook.commands_sweep import SWEEP_COMMANDS
 from pidurable_nb.notebook.commands_why import WHY_COMMANDS
 from pidurable_nb.notebook.completion import Matcher, matcher_of
 from pidurable_nb.notebook.magic import Pi
@@ -41,7 +43,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Put `%pi` into the shell. Loading twice changes nothing."""
     if id(shell) in _loaded:
         return
-    commands = Commands([*STORE_COMMANDS, *AGENT_COMMANDS, *LAB_COMMANDS, *WHY_COMMANDS])
+    commands = Commands(
+        [*STORE_COMMANDS, *AGENT_COMMANDS, *LAB_COMMANDS, *SWEEP_COMMANDS, *WHY_COMMANDS, *STUDY_COMMANDS]
+    )
     magics = _magics(shell, commands)
     Pi.pi.__doc__ = commands.help()
     shell.register_magics(magics)
@@ -59,6 +63,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     for event, hook in hooks.items():
         shell.events.register(event, hook)
     _loaded[id(shell)] = _Loaded(magics, matcher, hooks)
+    at_hand.take(magics.desk)
     atexit.register(magics.desk.shut)  # a shutdown, a restart and exit() close in order; a kill does not, and need not
     svg.warm_up()
 
@@ -77,6 +82,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     shell.magics_manager.registry.pop(Pi.__name__, None)
     _forget(shell)
     atexit.unregister(loaded.magics.desk.shut)
+    at_hand.drop(loaded.magics.desk)
     loaded.magics.desk.shut()
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.notebook.host import Host
+
+if TYPE_CHECKING:
+    from pidurable_nb.notebook.study.predict import Question
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +37,13 @@ class Opened:
     def open(self) -> bool:
         """Whether it is open still."""
         return not self.harness.closed.done()
+
+    @property
+    def predict(self) -> Callable[..., Question]:
+        """`pidurable_nb.study.predict`: a question that is answered once, before the cell that runs."""
+        from pidurable_nb.notebook.study.predict import predict
+
+        return predict
 
     def call(self, function: Callable[P, Awaitable[T] | T], *arguments: P.args, **named: P.kwargs) -> T:
         """What `function` returns, run on the harness's own loop and awaited there: the place for commit blocks.

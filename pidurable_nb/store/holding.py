@@ -96,8 +96,7 @@ def _take(path: Path, how: How) -> tuple[StoreLock, bool]:
     try:
         exists = opening.look(path)
         if exists:
-            opening.examine(path, lock, busy_timeout_s=how.busy_timeout_s)
-            exists = path.stat().st_size > 0
+            exists = opening.examine(path, lock, busy_timeout_s=how.busy_timeout_s)
     except BaseException:
         lock.withdraw()
         raise

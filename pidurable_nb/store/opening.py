@@ -10,6 +10,7 @@ import contextlib
 import os
 import sqlite3
 import stat
+import struct
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from typing import Final
 
 from pidurable_nb.errors import DamagedStore, HostileStore, NewerFormat, NotAStore, StoreBusy, StoreRefused
 from pidurable_nb.ids import MAX_INTEGER
+from pidurable_nb.store.carrying import JOURNAL_MAGIC, WAL_HEADER
 from pidurable_nb.store.copying import named
 from pidurable_nb.store.layout import NEWEST_FORMAT, TABLES, Thing, check_rest, check_table, find_prefix
 from pidurable_nb.store.ownership import StoreLock
@@ -93,15 +95,18 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def examine(path: Path, lock: StoreLock, *, busy_timeout_s: float) -> None:
+def examine(path: Path, lock: StoreLock, *, busy_timeout_s: float) -> bool:
     """Read the schema of an existing file under its lock, and accept it or refuse it, without writing.
 
+    False when there is nothing in it yet: it was cut off while it was made, and is made to the end now.
     Raises: NotAStore, NewerFormat, DamagedStore, HostileStore, StoreBusy, StoreRefused.
     """
     if _size(path, "") == 0:
         if not lock.before.fresh:
             raise NotAStore(f"{named(path)} is empty; delete it, and a store is made there", path=path)
-        return
+        return False
+    if _half_made(path):
+        return False
     shm = path.with_name(path.name + "-shm")
     had_shm = shm.exists()
     accepted = False
@@ -126,6 +131,25 @@ def examine(path: Path, lock: StoreLock, *, busy_timeout_s: float) -> None:
     finally:
         if not accepted and not had_shm:
             shm.unlink(missing_ok=True)
+    return True
+
+
+_JOURNAL: Final = struct.Struct(">8s4xIIII")
+"""The header of a rollback journal: magic, (records,) seed, pages before, bytes of a sector, of a page."""
+
+
+def _half_made(path: Path) -> bool:
+    """Whether the file was cut off in its very first transaction, by a power cut too, which may tear its only page.
+
+    Its journal is still there, and says that the database was empty before: the first to open it for writing, which is
+    SQLite's business, rolls back to that. Nobody else's journal is believed, nor one beside more pages, or a log.
+    """
+    if (_size(path, "-wal") or 0) > WAL_HEADER or (_size(path, "-journal") or 0) < _JOURNAL.size:
+        return False
+    with refusals(path), path.with_name(f"{path.name}-journal").open("rb") as journal:
+        header: tuple[bytes, int, int, int, int] = _JOURNAL.unpack(journal.read(_JOURNAL.size))
+    magic, _, pages, _, page_size = header
+    return magic == JOURNAL_MAGIC and pages == 0 and (_size(path, "") or 0) <= page_size
 
 
 @contextlib.contextmanager

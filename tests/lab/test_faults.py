@@ -20,7 +20,6 @@ from pidurable_nb.lab.faults import (
     FaultRun,
     Place,
     expected_stored,
-    finishes,
     places,
     run_fault,
     wrong,
@@ -30,6 +29,7 @@ from pidurable_nb.lab.image_check import Checker
 from pidurable_nb.lab.images import image
 from pidurable_nb.lab.recording import Recording, record
 from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
+from pidurable_nb.lab.sweep_faults import Faulty
 from pidurable_nb.lab.vfs import RecordingVfs, replay
 from pidurable_nb.store.storage import PutEntry, Storage
 from pidurable_nb.testing.storage_checks import commit, entry, start
@@ -81,18 +81,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 def all_right(whole: Recording, chosen: Sequence[Place], folder: Path, *, stays: bool = False) -> list[FaultRun]:
     """Let each of these faults happen, and fail with every sentence about what is wrong then."""
-    runs: list[FaultRun] = []
-    sentences: list[str] = []
-    for place in chosen:
-        here = folder / str(place)
-        here.mkdir()
-        run = run_fault(COUNTER, here, place, wal_limit_pages=WAL_LIMIT, stays=stays)
-        assert run.happened, place
-        sentences += wrong(run, whole)
-        sentences += [f"{place}: {text}" for text in finishes(COUNTER, here)]
-        runs.append(run)
-    assert sentences == []
-    return runs
+    faulty = Faulty(COUNTER, folder, wal_limit_pages=WAL_LIMIT)
+    assert faulty.whole.ops == whole.ops
+    met = [faulty.meet(place, stays=stays) for place in chosen]
+    assert [(str(each.run.place), each.problems) for each in met if each.problems] == []
+    assert all(each.run.happened for each in met)
+    return [each.run for each in met]
 
 
 def said(runs: Sequence[FaultRun]) -> Counter[tuple[str, str, str | None]]:
@@ -149,8 +143,9 @@ def test_f4_a_commit_whose_sync_failed_may_come_to_life_and_is_unknown(whole: Re
     assert left.outcome == "as_promised"
     sure = StorageError("certain", stored="no")
     lied = replace(run, recording=replace(run.recording, failure=replace(failure, error=sure)))
-    assert any("which is not so (F4)" in text for text in wrong(lied, whole))
-    assert any("had not been begun" in text for text in wrong(lied, whole))
+    found = [problem.text for problem in wrong(lied, whole)]
+    assert any("which is not so (F4)" in text for text in found)
+    assert any("had not been begun" in text for text in found)
 
 
 def test_f4_a_commit_that_is_not_stored_is_found_missing_when_an_acknowledgement_lied(
@@ -165,7 +160,7 @@ def test_f4_a_commit_that_is_not_stored_is_found_missing_when_an_acknowledgement
     lie = replace(told, begun_after=failure.begun_after, after_op=failure.after_op - 1, newest=told.newest + 1)
     lied = replace(run, recording=replace(run.recording, told=(*run.recording.told, lie)))
     assert list(wrong(run, whole)) == []
-    assert any("lost_acknowledged" in text for text in wrong(lied, whole))
+    assert "lost_acknowledged" in {problem.kind for problem in wrong(lied, whole)}
 
 
 def test_a_short_write_leaves_its_first_half_in_the_file_and_the_record_says_so(tmp_path: Path) -> None:

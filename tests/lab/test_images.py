@@ -358,12 +358,15 @@ def beaten(durability: Durability, folder: Path) -> tuple[int, list[str]]:
     ticker, sentences, lives = builtin("ticker"), list[str](), 0
     (folder / "whole").mkdir(parents=True)
     recording = record(ticker, folder / "whole", durability=durability, wal_limit_pages=40)
-    behind = {op.n for op in recording.ops if op.n > recording.told[0].after_op and op.file.endswith("-wal")}
-    for each in power_images(recording, behind=sorted(behind)[20::5], effort=Effort(per_op=2, window=2)):
-        here = recording.here(each.after_op)
-        assert here is not None
+    made = recording.told[0].after_op
+    making = [op.n for op in recording.ops if op.n <= made]
+    behind = {op.n for op in recording.ops if op.n > made and op.file.endswith("-wal")}
+    assert any(op.file.endswith("-journal") and op.n in making[:9] for op in recording.ops)
+    for each in power_images(
+        recording, behind=[*making[:9], *sorted(behind)[20::5]], effort=Effort(per_op=2, window=2)
+    ):
         store = lay_out(each, recording, folder / each.name)
-        plan = Plan(number=2, start_ms=here.at_ms + 1000, durability=durability)
+        plan = Plan(number=2, start_ms=recording.outside(each.after_op)[1] + 1000, durability=durability)
         lived = run_here(ticker, store, store.with_name(LEDGER), plan)
         assert lived.error is None
         sentences += [f"{each.name} {text}" for text in violations(ticker, facts_of(store, store.with_name(LEDGER)))]

@@ -206,6 +206,11 @@ class Kernel:
             ran.error = f"{reply['content']['ename']}: {reply['content']['evalue']}"
         return ran
 
+    def tell(self, model_id: str, content: dict[str, object]) -> None:
+        """What the page of a widget sends to its kernel."""
+        data = {"comm_id": model_id, "data": {"method": "custom", "content": content}}
+        self.client.shell_channel.send(self.client.session.msg("comm_msg", data))
+
     def run_until_dead(self, source: str) -> str:
         """Run a cell that kills the kernel; what it had printed."""
         self.client.execute(source)
@@ -235,6 +240,16 @@ class Kernel:
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
     """A kernel in this test's folder."""
+    yield from _kernel()
+
+
+@pytest.fixture
+def other_kernel() -> Iterator[Kernel]:
+    """Another one, in the same folder."""
+    yield from _kernel()
+
+
+def _kernel() -> Iterator[Kernel]:
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(cwd=os.getcwd())
     client = manager.blocking_client()

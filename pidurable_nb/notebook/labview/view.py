@@ -1,0 +1,107 @@
+"""Owns the Lab view as a notebook shows it: the widget while there is a kernel, beside the saved forms that need none.
+
+Every call of the source runs on the view's own thread, so a press never waits for a cell. Never decides a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import anywidget
+import traitlets
+
+from pidurable_nb.ids import JsonObject
+from pidurable_nb.notebook.labview.plain import plain
+from pidurable_nb.notebook.labview.static_form import static_form
+from pidurable_nb.notebook.labview.worker import Worker
+from pidurable_nb.notebook.markup import View, cut
+
+if TYPE_CHECKING:
+    from pidurable_nb.lab.scene import Scene
+    from pidurable_nb.lab.scene_source import SceneSource
+
+_HERE = Path(__file__).parent
+
+
+class LabWidget(anywidget.AnyWidget):
+    """What the page shows: the scene, and messages both ways."""
+
+    _esm = _HERE / "lab.js"
+    _css = _HERE / "lab.css"
+    scene = traitlets.Dict().tag(sync=True)
+
+
+class LabView(View):
+    """A lab: step through a recovery, choose at its effects, crash it again. `scene` is what it shows now.
+
+    Raises what the source raises when it is asked for its first scene.
+    """
+
+    def __init__(self, source: SceneSource) -> None:
+        self._begin(lambda: source, contextlib.nullcontext())
+
+    @classmethod
+    def making(
+        cls,
+        make: Callable[[], SceneSource],
+        within: contextlib.AbstractContextManager[object] | None = None,
+    ) -> Self:
+        """A lab whose source is made on its own thread, where no event loop runs, `within` what its effects need."""
+        view = cls.__new__(cls)
+        view._begin(make, within if within is not None else contextlib.nullcontext())
+        return view
+
+    def _begin(self, make: Callable[[], SceneSource], within: contextlib.AbstractContextManager[object]) -> None:
+        self._widget: LabWidget | None = None
+        self._worker = Worker(make, within, show=self._show, say=self._say)
+        try:
+            self.scene: Scene = self._worker.call(lambda source: source.scene())
+        except BaseException:
+            self._worker.close()
+            raise
+
+    @property
+    def label(self) -> str:
+        return f"Lab: {cut(self.scene.store)}"
+
+    @property
+    def widget(self) -> LabWidget:
+        """The live form, made when it is first shown."""
+        if self._widget is None:
+            self._widget = LabWidget(scene=dict(self.scene.to_json()))
+            self._widget.on_msg(self._hear)
+        return self._widget
+
+    def html(self) -> str:
+        return static_form(self.scene)
+
+    def text(self) -> str:
+        return plain(self.scene)
+
+    def close(self) -> None:
+        """End the lab: its thread, its copies, its children. What is shown stays. Idempotent."""
+        self._worker.close()
+
+    def _repr_mimebundle_(  # type: ignore[override]  # a widget's part of a bundle is no text
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, object]:
+        saved = super()._repr_mimebundle_(include, exclude)
+        live, _ = self.widget._repr_mimebundle_() or ({}, {})
+        return {**live, **saved}
+
+    # -- the page ----------------------------------------------------------------------------------------------------
+
+    def _hear(self, widget: object, message: object, buffers: object) -> None:
+        self._worker.hear(message)
+
+    def _show(self, scene: Scene) -> None:
+        self.scene = scene
+        if self._widget is not None:
+            self._widget.scene = dict(scene.to_json())
+
+    def _say(self, message: JsonObject) -> None:
+        if self._widget is not None:
+            self._widget.send(message)

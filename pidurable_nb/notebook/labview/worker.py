@@ -1,0 +1,179 @@
+"""Owns the thread that runs a lab's calls: one at a time, in the order in which somebody asked, each answered once.
+
+A message comes from a page and is as foreign as any text: what does not fit is answered with an error. Never renders,
+and never knows a widget: what it has to say goes through two functions.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pidurable_nb.errors import PidurableError
+from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.store.visible import visible
+
+if TYPE_CHECKING:
+    from pidurable_nb.lab.scene import Scene
+    from pidurable_nb.lab.scene_source import SceneSource
+
+V = TypeVar("V")
+MOST_ENTRIES: Final = 500
+"""Entries that one message may ask for."""
+MOST_POINTS: Final = 9
+CLOSE_S: Final = 10.0
+"""How long somebody who closes a lab waits for the step that it is in."""
+
+
+class BadMessage(PidurableError, ValueError):
+    """A message that no page of this version sends; the text says which part of it."""
+
+
+class Worker:
+    """Runs a source. `show` gets each new scene, `say` each answer; both are called on the worker's thread.
+
+    The source is made there too, within what its effects need around them, and closed there.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], SceneSource],
+        within: AbstractContextManager[object],
+        *,
+        show: Callable[[Scene], None],
+        say: Callable[[JsonObject], None],
+    ) -> None:
+        self._show = show
+        self._say = say
+        self._calls: queue.SimpleQueue[Callable[[SceneSource], None] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._made: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(make, within), name="pidurable-lab", daemon=True)
+        self._thread.start()
+
+    # -- from any thread ---------------------------------------------------------------------------------------------
+
+    def hear(self, message: object) -> None:
+        """Take a message of a page. Returns at once; a greeting is answered before that, however much is waiting."""
+        if not isinstance(message, Mapping):
+            return
+        id = message.get("id")
+        answer: JsonObject = {"id": id} if isinstance(id, int) else {}
+        if self._closed:
+            self._say({**answer, "error": "this lab was closed: run %pi lab again"})
+        elif message.get("do") == "hello":
+            self._say({**answer, "ok": True})
+        else:
+            with self._lock:
+                self._waiting += 1
+            self._calls.put(lambda source: self._answer(source, message, answer))
+
+    def call(self, what: Callable[[SceneSource], V]) -> V:
+        """Run a call of the source behind all that is waiting, and give what it gives. Raises what it raises.
+
+        Where the source could not be made, it raises what making it raised.
+        """
+        self._made.result()
+        done: Future[V] = Future()
+
+        def run(source: SceneSource) -> None:
+            try:
+                done.set_result(what(source))
+            except BaseException as error:  # whoever called is told, and this thread lives on
+                done.set_exception(error)
+
+        self._calls.put(run)
+        return done.result()
+
+    def close(self) -> None:
+        """End the thread behind what is running, and close the source on it. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._calls.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+
+    # -- on the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self, make: Callable[[], SceneSource], within: AbstractContextManager[object]) -> None:
+        with within:
+            try:
+                source = make()
+            except BaseException as error:  # whoever began the lab is told
+                self._made.set_exception(error)
+                return
+            self._made.set_result(None)
+            try:
+                while (call := self._calls.get()) is not None:
+                    call(source)
+            finally:
+                source.close()
+
+    def _answer(self, source: SceneSource, message: Mapping[object, object], answer: JsonObject) -> None:
+        try:
+            if message.get("do") == "entries":
+                found: JsonObject = {"entries": _entries(source, message)}
+            else:
+                self._say({"busy": True})
+                self._show(_press(source, message))
+                found = {"ok": True}
+        except Exception as error:
+            found = {"error": said(error)}
+        with self._lock:
+            self._waiting -= 1
+            idle = not self._waiting
+        self._say({**answer, **found})
+        if idle and message.get("do") != "entries":
+            self._say({"busy": False})
+
+
+def _entries(source: SceneSource, message: Mapping[object, object]) -> Json:
+    conversation, start, count = (_number(message, name) for name in ("conversation", "start", "count"))
+    return source.entries(conversation, max(0, start), max(0, min(count, MOST_ENTRIES))).to_json()
+
+
+def _press(source: SceneSource, message: Mapping[object, object]) -> Scene:
+    match message.get("do"):
+        case "next":
+            return source.next()
+        case "back":
+            return source.back()
+        case "finish":
+            return source.finish()
+        case "goto":
+            return source.goto(_number(message, "position"))
+        case "choose":
+            return source.choose(_word(message.get("option"), "option"))
+        case "run":
+            points = message.get("points")
+            if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
+                raise BadMessage(f"points: 1 to {MOST_POINTS} names of points are needed, not {points!r:.60}")
+            return source.run([_word(one, "points") for one in points], _word(message.get("kind"), "kind"))
+        case other:
+            raise BadMessage(f"do: {other!r:.60} is nothing that a lab does")
+
+
+def _number(message: Mapping[object, object], name: str) -> int:
+    value = message.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadMessage(f"{name}: a whole number is needed, not {value!r:.60}")
+    return value
+
+
+def _word(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise BadMessage(f"{name}: a text is needed, not {value!r:.60}")
+    return value
+
+
+def said(error: Exception) -> str:
+    """An error in one line; one of another package is named."""
+    text = visible(" ".join(str(error).split()))
+    return text if isinstance(error, PidurableError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
