@@ -92,12 +92,32 @@ FIT := import sys; sys.exit(sys.version_info < (3, 11))
 	@$(INSTALL) -e '.[notebook]'
 	@touch $@
 
+# What people see is tested in a browser: one that is here, else the one that playwright brings, else the system's.
+OWN_CHROMIUM := from playwright.sync_api import sync_playwright; import os, sys; p = sync_playwright().start(); \
+    found = os.path.exists(p.chromium.executable_path); p.stop(); sys.exit(not found)
+define chromium
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+	    if command -v $$name >/dev/null 2>&1; then exit 0; fi; \
+	done; \
+	if $(BIN)/python -c '$(OWN_CHROMIUM)'; then exit 0; fi; \
+	echo "installing chromium, for the tests of what people see (once)"; \
+	if [ "$$(id -u)" = 0 ]; then \
+	    $(BIN)/playwright install --with-deps chromium || (apt-get update -qq && apt-get install -y -qq chromium) && exit 0; \
+	else \
+	    $(BIN)/playwright install chromium && exit 0; \
+	fi; \
+	echo "no chromium could be installed; install one (Debian and Ubuntu: apt install chromium), then run make again" >&2; \
+	exit 1
+endef
+
 .venv/.test: $(NEEDS)
 	@echo "installing the notebook and the tools into .venv (a minute or two, once)"
 	@$(INSTALL) -e '.[notebook,dev]'
+	$(chromium)
 	@touch $@ .venv/.lab
 
 .venv/.peers: $(NEEDS)
 	@echo "installing the notebook, the tools and the peer into .venv (a minute or two, once)"
 	@$(INSTALL) -e '.[notebook,dev,peers]'
+	$(chromium)
 	@touch $@ .venv/.lab .venv/.test

@@ -72,8 +72,8 @@ _MOST: Final = 2
 """An effect that was asked more often counts as asked so often: once and more than once are what promises are about."""
 _TIME: Final = re.compile(r"1(?<![\w.]1)(?:7[5-9]|8[0-4])\d{10}(?:\.\d+)?(?!\w)")
 _IDENTITY: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TOOK: Final = re.compile(r'("durationMs":|duration_ms=)\d+')
-"""How long a call of a tool took, in its result."""
+_TOOK: Final = re.compile(r"(\"durationMs\":|'durationMs': |duration_ms=|'began': )[\d.]+")
+"""How long a call of a tool took, in its result and in the code that measures it."""
 _HYPHENS: Final = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")
 """In every identity, and quick to look for."""
 

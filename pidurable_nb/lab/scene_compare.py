@@ -114,7 +114,7 @@ def _compared_commit(taken: Taken, commit: str) -> Compared:
     if allowed is None:
         return Compared(predicted=None, happened=f"{became or rows_changed}{commit}", agreement=None)
     fits = became is None or became in allowed or became == "fault"
-    words = " or ".join((*sorted(allowed), *(("a fault",) if became == "fault" else ())))
+    words = _any_of(allowed, fault=became == "fault")
     if taken.since == 0 and taken.repeats is not None and fits:
         return Compared(
             predicted=f"{short(words, 80)} · outside can happen again",
@@ -124,6 +124,13 @@ def _compared_commit(taken: Taken, commit: str) -> Compared:
         predicted=f"{short(words, 80)}, or nothing yet" if became is None else short(words, 80),
         happened=f"{became or rows_changed}{commit}", agreement="agrees" if fits else "differs",
     )  # fmt: skip
+
+
+def _any_of(allowed: frozenset[str], *, fault: bool) -> str:
+    """Phases first, then outcomes; a fault only where it came, since any code may raise (T11)."""
+    ends = [end for end in ("done", "failed", "aborted") if end in allowed]
+    names = [*sorted(allowed - set(ends)), *ends, *(["a fault"] if fault else [])]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}" if names else "nothing"
 
 
 def _may_become(taken: Taken, before: TaskRecord, phase: str) -> frozenset[str] | None:

@@ -245,6 +245,9 @@ def said(entry: EntryRecord) -> str:
                     pass
         if role_of(message) == "assistant" and stop_reason(message) == "error":
             texts.append(error_text(message))
+        for word, member in (("offers", "toolsAdded"), ("offers no more", "toolsRemoved")):
+            names = [str(tool.get("name", "?")) for tool in items(message.get(member)) if isinstance(tool, Mapping)]
+            texts += [f"{word} {', '.join(names)}"] if names else []
         if isinstance(sections := message.get("sections"), Mapping):
             texts += [f"{name}: {text if isinstance(text, str) else 'no more'}" for name, text in sections.items()]
     if texts:

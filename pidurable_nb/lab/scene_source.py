@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from pidurable_nb.agent.recovery import TOOL
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.bank import ADDRESS, BankServer
 from pidurable_nb.lab.code import Loaded
@@ -273,11 +274,12 @@ class ScenarioSource(_Staged):
         return Stage(walking, origin)
 
     def _rows(self, passed: Sequence[Passed], dead: Life | None) -> tuple[PointRow, ...]:
+        named = _Named(passed)
         kinds = ("freeze",) if self.scenario.module == "__main__" else ("freeze", "kill")
         return tuple(
             PointRow(
-                point=str(one.point), text=place_words(one.point, _what(one)), kinds=kinds, occurrence=one.point.n,
-                armed=False,
+                point=str(one.point), text=place_words(one.point, named.who(one), _effect(one)), kinds=kinds,
+                occurrence=one.point.n, armed=False,
             )
             for one in passed
             if one.point.what != "open" or dead is not None
@@ -290,13 +292,36 @@ class ScenarioSource(_Staged):
         return folder
 
 
-def _what(passed: Passed) -> str:
-    """What happens at a point, as a person would name it."""
-    place = passed.point.place
-    name = passed.mark.name if passed.mark is not None else None
-    if passed.point.what in ("effect", "memo") and name:
-        return short(name, 80)
-    return short(f"{place.kind} {place.ordinal}, {place.phase}" if isinstance(place, TaskPlace) else str(place), 80)
+class _Named:
+    """How the tasks of a life are called: a call by its tool, an answer by its number, others by their kind."""
+
+    def __init__(self, passed: Sequence[Passed]) -> None:
+        self._tools: dict[tuple[str, int], str] = {}
+        for one in passed:
+            place, name = one.point.place, _effect(one)
+            if isinstance(place, TaskPlace) and place.kind == TOOL and name is not None:
+                self._tools.setdefault((place.kind, place.ordinal), name.partition("(")[0])
+
+    def who(self, passed: Passed) -> str:
+        """Whom a point is about."""
+        place = passed.point.place
+        if not isinstance(place, TaskPlace):
+            return str(place).replace("#", " ")
+        number = f" {place.ordinal}" if place.ordinal > 1 else ""
+        match place.kind:
+            case "pi.tool":
+                return short(self._tools.get((place.kind, place.ordinal), f"tool call {place.ordinal}"), 60)
+            case "pi.generation":
+                return f"answer {place.ordinal}" + (f", {place.phase}" if place.phase != "request" else "")
+            case kind:
+                return f"{short(kind, 60)}{number}" + (f", {short(place.phase, 40)}" if place.phase else "")
+
+
+def _effect(passed: Passed) -> str | None:
+    """The name of the effect or the memo that a point is about."""
+    if passed.point.what not in ("effect", "memo") or passed.mark is None or passed.mark.name is None:
+        return None
+    return short(passed.mark.name, 80)
 
 
 def _temporary() -> tempfile.TemporaryDirectory[str]:

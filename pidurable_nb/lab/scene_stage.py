@@ -79,7 +79,7 @@ def origin_of_lives(scenario: str, lives: Sequence[Life], walking: Walking, ledg
         verb="killed" if last.kind == "kill" else "frozen",
         title=f"inside {label_of(facts, record)}" if record is not None else str(place),
         say=died_at(last.point, what),
-        past=past_of_lives(lives),
+        past=past_of_lives(lives, walking.base),
         happened=tuple(
             Happened(name=one.name, task=one.task, kept=one.kept, here=False) for life in lives for one in life.effects
         ),

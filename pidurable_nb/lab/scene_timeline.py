@@ -5,14 +5,13 @@ Of lives that were run here every commit is known; of a file those that its rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pidurable_nb.lab.scene_facts import Base
 from pidurable_nb.lab.scene_lives import Committed, Life
 from pidurable_nb.lab.scene_parts import Bar, Col, Mark, short
-from pidurable_nb.records.document import DocumentRecord
 from pidurable_nb.session.changes import Changes
 
 UNFOLDED: Final = 40
@@ -50,20 +49,31 @@ class Past:
 # --- The past ---------------------------------------------------------------------------------------------------------
 
 
-def past_of_lives(lives: Sequence[Life]) -> Past:
-    """The lives one behind the other, each with its commits, its lost work and its end."""
+def past_of_lives(lives: Sequence[Life], base: Base) -> Past:
+    """The lives one behind the other, each with its commits, its lost work and its end.
+
+    `base` is the file that they left: its entries name the commits of a life that nobody could listen to.
+    """
+    rows, _ = _entries_by_commit(base)
     cols: list[Col] = []
     bars: list[Bar] = []
     for life in lives:
         first = len(cols) + 1
-        cols += [_commit(commit) for commit in life.commits]
+        cols += [_commit(commit, rows.get(commit.seq, [])) for commit in life.commits]
         lost = [effect for effect in life.effects if effect.ended is not None and not effect.kept]
         at_lost: dict[int, int] = {}
         for effect in lost:
             at_lost[id(effect)] = len(cols) + 1
             label = short(effect.name, _LABEL)
             cols.append(
-                Col(n=None, kind="lost", label="–", detail=f"What {label} gave: never committed", task=effect.task)
+                Col(
+                    n=None,
+                    kind="lost",
+                    label="–",
+                    detail=f"What {label} gave: never committed",
+                    task=effect.task,
+                    mark="none",
+                )
             )
         cols.append(Col(n=None, kind="kill", label="kill", detail=f"Life {life.number}, {life.how}", mark="crash"))
         end = len(cols) + 0.5
@@ -95,9 +105,9 @@ def _lane(free: list[float], begin: float, to: float) -> int:
     return LANES
 
 
-def _commit(commit: Committed) -> Col:
+def _commit(commit: Committed, entries: Sequence[str]) -> Col:
     changes = commit.changes
-    detail = f"Commit {commit.seq}, by {short(commit.by, _LABEL)}"
+    detail = f"Commit {commit.seq}, by {short(commit.by, _LABEL)}" + (f": {', '.join(entries[:5])}" if entries else "")
     if changes is not None:
         detail = f"Commit {commit.seq}: {_told(changes)}"
     submission = next(iter(changes.submissions), None) if changes is not None else None
@@ -120,8 +130,8 @@ def _told(changes: Changes) -> str:
     return ", ".join(parts) or "no row"
 
 
-def past_of_file(base: Base, crashed: str | None) -> Past:
-    """The commits that a file's rows name, and where it stopped, for one that was not closed."""
+def _entries_by_commit(base: Base) -> tuple[dict[int, list[str]], dict[int, int]]:
+    """What the newest entries say of commits: what was written in each, and by which task."""
     found: dict[int, list[str]] = {}
     tasks: dict[int, int] = {}
     newest = sorted((id for ids in base.order.values() for id in ids), reverse=True)[:READ]
@@ -130,9 +140,17 @@ def past_of_file(base: Base, crashed: str | None) -> Past:
             found.setdefault(kept.commit_seq, []).append(f"entry {id}, {short(kept.entry.kind, 40)}")
             if kept.entry.by_task is not None:
                 tasks.setdefault(kept.commit_seq, kept.entry.by_task)
+    return found, tasks
+
+
+def past_of_file(base: Base, crashed: str | None) -> Past:
+    """The commits that a file's rows name, and where it stopped, for one that was not closed."""
+    found, tasks = _entries_by_commit(base)
+    entries = sum(len(ids) for ids in base.order.values())
     oldest = min(found, default=0)
-    for seq, record in _created(base.documents.values()):
-        if seq >= oldest or not newest:
+    for record in base.documents.values():
+        seq = record.created_at
+        if seq >= oldest or not entries:
             found.setdefault(seq, []).append(f"{short(record.kind, 40)} begins")
     last = base.next_seq - 1
     if last > 0:
@@ -145,15 +163,11 @@ def past_of_file(base: Base, crashed: str | None) -> Past:
         )
         for seq in seqs
     ]  # fmt: skip
-    if cols and oldest > 1 and (seqs[0] > 1) and len(newest) == READ:
+    if cols and seqs[0] > 1 and entries > READ:
         cols.insert(0, _fold(1, seqs[0] - 1))
     if crashed is not None:
         cols.append(Col(n=None, kind="kill", label="stop", detail=crashed, mark="crash"))
     return _folded(Past(cols=tuple(cols)))
-
-
-def _created(records: Iterable[DocumentRecord]) -> Iterable[tuple[int, DocumentRecord]]:
-    return ((record.created_at, record) for record in records)
 
 
 def _folded(past: Past) -> Past:
@@ -165,7 +179,8 @@ def _folded(past: Past) -> Past:
     head, tail = past.cols[:upto], past.cols[upto:]
     kills = tuple(col for col in head if col.kind == "kill")
     numbers = [col.n for col in head if col.n is not None]
-    fold = _fold(min(numbers, default=1) if not any(col.kind == "fold" for col in head) else 1, max(numbers, default=1))
+    folded = any(col.kind == "fold" for col in head)
+    fold = _fold(1 if folded else min(numbers, default=1), max(numbers, default=1))
     cols = (fold, *kills, *tail)
     moved = len(cols) - len(past.cols)
     bars = tuple(

@@ -104,28 +104,35 @@ def died_at(point: Point, what: str) -> str:
             return "The process dies inside an operation on the store's file."
 
 
-def place_words(point: Point, what: str) -> str:
-    """A point in plain words, for whoever chooses one: `refund answered, result not stored`."""
+def place_words(point: Point, who: str, effect: str | None) -> str:
+    """A point in plain words, for whoever chooses one: `inside refund, after the outside answered`.
+
+    `who` is the task or whatever it is about, `effect` the name of an effect or a memo.
+    """
     before = point.edge == "before"
+    life = "second life: " if point.life == 2 else ""
+    asks = "the model" if effect is not None and effect.startswith("ask ") else "the outside"
     match point.what:
         case "effect":
-            return f"{'before the outside is asked' if before else 'outside asked and done, result not stored'}: {what}"
+            told = f"inside {who}, {f'before {asks} is asked' if before else f'after {asks} answered'}"
+            return f"{life}{told}" + (f": {effect}" if effect is not None and asks != "the model" else "")
         case "chunk":
-            return f"while the answer arrives, piece {point.n}"
+            return f"{life}inside {who}, while the model answers, piece {point.n}"
         case "memo":
-            return f"memo {what} {'not yet stored' if before else 'stored'}"
+            return f"{life}inside {who}, memo {effect or ''} {'not yet stored' if before else 'stored'}"
         case "reserve":
-            return f"{'before it is reserved' if before else 'reserved, its code has not run'}: {what}"
+            running = "before it is stored as running" if before else "stored as running, before its code runs"
+            return f"{life}{who}, {running}"
         case "phase":
-            return f"{'before' if before else 'after'} the code of phase {what}"
+            return f"{life}{who}, {'before' if before else 'after'} the code of its phase"
         case "publish":
-            return f"commit stored, {'not yet shown' if before else 'and shown'}: {what}"
+            return f"{life}a commit of {who} is stored, {'not yet shown' if before else 'and shown'}"
         case "commit":
-            return f"{'before a commit is stored' if before else 'commit stored and acknowledged'}: {what}"
+            return f"{life}{'before' if before else 'after'} a commit of {who} is stored"
         case "open":
-            return "while the store is being opened"
+            return f"{life}{'before' if before else 'after'} the store is opened"
         case _:
-            return f"an operation on the file: {point.what.removeprefix('vfs.')}"
+            return f"{life}an operation on the file: {point.what.removeprefix('vfs.')}"
 
 
 def ordinal_rows(count: int) -> str:

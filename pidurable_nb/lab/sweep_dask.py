@@ -33,7 +33,7 @@ class Future(Protocol):
 class Client(Protocol):
     """What a sweep asks of `distributed.Client`."""
 
-    def submit(self, function: Callable[..., Json], *args: Json, pure: bool) -> Future:
+    def submit(self, function: Callable[..., Json], /, *args: Json, pure: bool) -> Future:
         """Have some worker call the function."""
         ...
 

@@ -27,6 +27,7 @@ from pidurable_nb.testing.swept import (
     DURABILITIES,
     WHICH,
     Plainly,
+    WrongSetting,
     assert_sweep,
     importable,
     one_of,
@@ -65,14 +66,14 @@ def crash_points(
     points: object = "commits",
     seed: object = 1,
 ) -> Asked:
-    """What the marker's arguments say. Raises: ValueError, UnknownScenario, TypeError, a sentence each."""
+    """What the marker's arguments say. Raises: WrongSetting, UnknownScenario, a sentence each."""
     if not isinstance(second, bool):
-        raise ValueError(f"second cannot be {second!r}; write True or False")
+        raise WrongSetting(f"second cannot be {second!r}; write True or False")
     if not isinstance(seed, int) or seed < 1:
-        raise ValueError(f"seed cannot be {seed!r}; write 1, 2, …")
+        raise WrongSetting(f"seed cannot be {seed!r}; write 1, 2, …")
     wanted = kinds if isinstance(kinds, list | tuple) else [kinds]
     if "power" in wanted or "fault" in wanted:
-        raise ValueError("power and fault have images and no points; sweep them with the fixture crash_sweep")
+        raise WrongSetting("power and fault have images and no points; sweep them with the fixture crash_sweep")
     return Asked(
         scenario=the_scenario(scenario),
         kinds=some_of("kinds", kinds, _DEATHS),

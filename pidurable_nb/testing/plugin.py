@@ -7,7 +7,9 @@ laboratory comes with the first test that uses it. `-p no:pidurable_nb` switches
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,10 +78,18 @@ def _course(config: pytest.Config, mark: pytest.Mark, name: str) -> Course:
     try:
         with importable(config.rootpath):
             return courses.of(crash_points(*mark.args, **{"seed": _number(config, "crash_seed"), **mark.kwargs}))
-    except (PidurableError, ValueError) as error:
+    except PidurableError as error:
         raise pytest.Collector.CollectError(f"{name}: {error}") from None
     except Exception as error:  # whatever an argument that does not fit, or a module of the user's, may raise
-        raise pytest.Collector.CollectError(f"{name}: {type(error).__name__}: {error}") from None
+        raise pytest.Collector.CollectError(f"{name}: {type(error).__name__}: {error}{_where(error)}") from None
+
+
+def _where(error: Exception) -> str:
+    """The newest line of the user's own that the error went through, if there is one."""
+    ours = str(Path(__file__).parents[1])
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    theirs = [f" ({file}:{line})" for file, line in lines if not file.startswith(("<", ours))]
+    return theirs[-1] if theirs else ""
 
 
 @pytest.fixture(name="_crash_bench", scope="module")

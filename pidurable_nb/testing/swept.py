@@ -5,6 +5,7 @@ Works in every test runner, and without one. Never chooses a point, never knows 
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -16,15 +17,17 @@ from typing import Final, TypeAlias, TypeVar, get_args
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.forkserver import ForkServerError
-from pidurable_nb.lab.scenario import Scenario, find
+from pidurable_nb.lab.points import BadPoint
+from pidurable_nb.lab.scenario import Scenario, UnknownScenario, find
 from pidurable_nb.lab.sweep import sweep
+from pidurable_nb.lab.sweep_hands import NotKilled
 from pidurable_nb.lab.sweep_points import SweepKind, Where, Which, where
-from pidurable_nb.lab.sweep_replay import Replayed, replay
+from pidurable_nb.lab.sweep_replay import NeverPassed, Replayed, replay
 from pidurable_nb.lab.sweep_result import SweepResult
 from pidurable_nb.testing import failure
 
 __all__ = [
-    "CrashSweep", "DURABILITIES", "Kinds", "Plainly", "WHICH", "assert_sweep", "check_crash", "importable", "one_of",
+    "CrashSweep", "DURABILITIES", "Kinds", "Plainly", "WHICH", "WrongSetting", "assert_sweep", "check_crash", "importable", "one_of",
     "some_of", "sweep_scenario", "the_scenario",
 ]  # fmt: skip
 
@@ -38,6 +41,12 @@ DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 WHICH: Final[tuple[Which, ...]] = get_args(Which)
 _TAKES: Final = (
     "a kill, and more than one process, take a scenario in a module that a new process can import; freeze takes any"
+)
+_REFUSALS: Final = (BadPoint, ForkServerError, NeverPassed, NotKilled, UnknownScenario)
+"""What the laboratory says to its caller. What code of a scenario raises keeps its traceback."""
+_LOOP: Final = (
+    "a life runs an event loop of its own, and one is running here already; sweep in a plain test function, or in "
+    "await asyncio.to_thread(...)"
 )
 
 
@@ -58,8 +67,7 @@ def sweep_scenario(
     else is as in `pidurable_nb.lab.sweep`.
 
     Laws: C1, C2, C6, T6, T7, T9, M1, M3, E5, E6, and whatever the scenario promises itself.
-    Raises: AssertionError, which tells the first broken promise as a story; UnknownScenario; ValueError for a setting
-    that there is not; NotKilled; ForkServerError.
+    Raises: AssertionError, which tells the first broken promise as a story; UnknownScenario; WrongSetting;  NotKilled; ForkServerError.
 
     >>> found = sweep_scenario("sleeper")
     >>> found.classes == {"as_promised": found.points}
@@ -77,6 +85,8 @@ def sweep_scenario(
             seed=seed,
             processes=processes,
         )
+    if found.done < found.pieces or (found.ok and not found.pieces):
+        raise KeyboardInterrupt  # a sweep returns what it found so far; a test run is to end
     assert_sweep(found, there)
     return found
 
@@ -109,7 +119,7 @@ def check_crash(
     2
 
     Raises: AssertionError, which tells the story; BadPoint; NeverPassed, naming a point that the scenario does come by;
-    UnknownScenario; ValueError; NotKilled; ForkServerError.
+    UnknownScenario; WrongSetting; NotKilled; ForkServerError.
     """
     __tracebackhide__ = True
     with Plainly():
@@ -167,10 +177,23 @@ def _first_and_last(error: Exception) -> str:
     return f"{first}: {more[-1]}" if more else first
 
 
-class Plainly:
-    """A context whose refusals carry no traceback of the laboratory: what matters is who called, and what it says."""
+class WrongSetting(PidurableError, ValueError):
+    """An argument is none of what can stand there; the message lists what can."""
 
-    def __enter__(self) -> None: ...
+
+class Plainly:
+    """A context for work of the laboratory whose refusals carry no traceback of it: what matters is who called.
+
+    Raises: RuntimeError on entering where an event loop runs already, since a life runs one of its own.
+    """
+
+    def __enter__(self) -> None:
+        __tracebackhide__ = True
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise RuntimeError(_LOOP)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -178,7 +201,7 @@ class Plainly:
         __tracebackhide__ = True
         if isinstance(error, ForkServerError) and "cannot be imported" in str(error):
             raise ForkServerError(f"{_first_and_last(error)}; {_TAKES}") from None
-        if isinstance(error, PidurableError | ValueError):
+        if isinstance(error, _REFUSALS):
             raise error.with_traceback(None) from None
 
 
@@ -186,31 +209,34 @@ class Plainly:
 
 
 def the_scenario(scenario: object) -> Scenario:
-    """The scenario itself, or the one of that name. Raises: UnknownScenario; ValueError for anything else."""
+    """The scenario itself, or the one of that name. Raises: UnknownScenario, WrongSetting."""
     __tracebackhide__ = True
     if isinstance(scenario, Scenario):
         return scenario
     if isinstance(scenario, str):
         return find(scenario)
-    raise ValueError(f"{scenario!r} is no scenario; give a Scenario, or the name of one as 'module:name'")
+    raise WrongSetting(f"{scenario!r} is no scenario; give a Scenario, or the name of one as 'module:name'")
 
 
 def one_of(what: str, value: object, known: Sequence[T]) -> T:
-    """The word, if it is a known one. Raises: ValueError."""
+    """The word, if it is a known one. Raises: WrongSetting."""
     __tracebackhide__ = True
     for each in known:
         if each == value:
             return each
-    raise ValueError(f"{what} cannot be {value!r}; write one of {', '.join(known)}")
+    raise WrongSetting(f"{what} cannot be {value!r}; write one of {', '.join(known)}")
 
 
 def some_of(what: str, values: object, known: Sequence[T]) -> tuple[T, ...]:
-    """The words, each once, if all are known ones; a single one may stand for itself. Raises: ValueError."""
+    """The words, each once, if all are known ones; a single one may stand for itself. Raises: WrongSetting."""
     __tracebackhide__ = True
     words: list[object] = list(values) if isinstance(values, list | tuple | set | frozenset) else [values]
     if not words:
-        raise ValueError(f"{what} is empty; write some of {', '.join(known)}")
-    return tuple(dict.fromkeys(one_of(what, word, known) for word in words))
+        raise WrongSetting(f"{what} is empty; write some of {', '.join(known)}")
+    chosen: dict[T, None] = {}
+    for word in words:  # no generator: its frame would be in the traceback
+        chosen[one_of(what, word, known)] = None
+    return tuple(chosen)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # ships no annotations
 from playwright.sync_api import Browser, Page, expect
 
 from pidurable_nb.notebook.study import forms

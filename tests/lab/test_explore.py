@@ -14,7 +14,7 @@ from pidurable_nb.lab.explore_states import timeless
 from pidurable_nb.lab.run import EPOCH_MS
 
 CODE = Path(__file__).resolve().parents[2] / "fixtures" / "code"
-PART = 1000
+PARTS, PART = 25, 400
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,7 @@ def repeated(program: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_c1_m3_t7_three_tasks_are_explored_in_every_order_with_any_number_of_crashes_until_nothing_new_comes() -> None:
     found = closure("explored:three")
     assert found.ok, found.violations
@@ -155,12 +156,13 @@ def test_choices_that_do_not_exist_any_more_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_ten_thousand_seeds_are_identical_on_repetition(part: int) -> None:
     found = seeds("explored:pings", range(part * PART, (part + 1) * PART), crashes=part % 2)
     assert found.seeds == found.identical == PART
     assert found.ok, found.violations
-    assert found.orders > PART // 10  # and they are not all one order
+    assert found.orders > PART // 4  # and they are not all one order
     assert (found.crashes > 0) == bool(part % 2)
 
 

@@ -294,31 +294,72 @@ def test_a_file_cannot_be_made_to_die_and_says_so() -> None:
 # --- Foreign and large ------------------------------------------------------------------------------------------------
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[2J\x00 \ud83d " + "A" * 5000
+NAME = "<img src=x>\u202e\x07\ud83d" + "B" * 400
 
 
 def test_hostile_texts_pass_through_as_data_and_are_bounded(tmp_path: Path) -> None:
     store = Path(shutil.copy(STORES / "tool-unsafe.sqlite", tmp_path / "evil.sqlite"))
-    rewrite(store, HOSTILE)
+    rewrite(store, {"transfer": NAME}, says=HOSTILE)
     with StoreSource(store, now_ms=NOW_MS) as source:
-        page = as_page(source.finish())
+        pages = [as_page(scene) for scene in positions(source)]
         scene = source.scene()
     user = next(row for row in scene.entries.rows if row.role == "user")
     assert user.text.startswith(HOSTILE[:30])
     assert len(user.text) <= LONGEST + 40
     assert user.text.endswith(f"({len(HOSTILE):,} characters)")
-    assert "\\ud83d" in json.dumps(page, ensure_ascii=True)
-    assert len(json.dumps(page)) < 60_000
+    assert any(task.name.startswith(NAME[:20]) and len(task.name) <= 300 for task in scene.tasks)
+    assert len(pages) == 3
+    assert "\\ud83d" in json.dumps(pages, ensure_ascii=True)
+    assert all(len(json.dumps(page)) < 60_000 for page in pages)
 
 
-def rewrite(store: Path, text: str) -> None:
-    """Put a foreign text where a user wrote one."""
+def test_hostile_kinds_memos_and_phases_are_cut_where_they_stand(tmp_path: Path) -> None:
+    store = Path(shutil.copy(STORES / "ticker.sqlite", tmp_path / "evil.sqlite"))
+    rewrite(store, {"demo.ticker": NAME, "printed-1": NAME + "1", "tick": NAME}, says=HOSTILE)
+    with StoreSource(store, now_ms=NOW_MS) as source:
+        pages = [as_page(scene) for scene in positions(source)]
+        task = source.scene().tasks[0]
+    assert task.kind.startswith(NAME[:20])
+    assert max(len(task.kind), len(task.name), len(task.phase or ""), len(task.checkpoint or "")) <= 300
+    assert all(len(memo.name) <= 300 for memo in task.memos)
+    assert all(len(json.dumps(page)) < 60_000 for page in pages)
+
+
+def rewrite(store: Path, names: Mapping[str, str], *, says: str) -> None:
+    """Put foreign texts where a store has names, and where a user said something."""
     with sqlite3.connect(store) as connection:
-        for id, record in connection.execute("SELECT id, record FROM entries").fetchall():
-            entry = json.loads(record)
-            if entry["kind"] == "pi.user":
-                entry["model"][0]["content"] = text
-                connection.execute("UPDATE entries SET record = ? WHERE id = ?", (json.dumps(entry), id))
+        for table, column in (("entries", "record"), ("tasks", "record"), ("document_revisions", "content")):
+            for row, text in connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall():
+                record = json.loads(text)
+                if table == "entries" and record["kind"] == "pi.user":
+                    record["model"][0]["content"] = says
+                text = json.dumps(record)
+                for name, other in names.items():
+                    text = text.replace(json.dumps(name), json.dumps(other))
+                connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (text, row))
     connection.close()
+
+
+@pytest.mark.parametrize("coded", [False, True], ids=["alone", "with-code"])
+def test_every_law_that_a_scene_names_has_its_line(coded: bool, demo: Loaded) -> None:
+    for name in NAMES:
+        with StoreSource(STORES / f"{name}.sqlite", code=demo if coded else None, now_ms=NOW_MS) as source:
+            for scene in positions(source):
+                assert all(law.text for law in scene.step.laws), scene.step.laws
+
+
+def test_many_commits_are_folded_and_the_end_never_is(tmp_path: Path) -> None:
+    store = Path(shutil.copy(STORES / "tool-unsafe.sqlite", tmp_path / "many.sqlite"))
+    lengthen(store, 300, commits=300)
+    with StoreSource(store, now_ms=NOW_MS) as source:
+        cols = source.scene().timeline
+        last = source.finish().timeline[-1]
+    assert [cols[0].kind, cols[-1].kind] == ["fold", "kill"]
+    assert len(cols) == 32
+    numbers = [col.n for col in cols[1:-1] if col.n is not None]
+    assert cols[0].label == f"1–{numbers[0] - 1}"
+    assert numbers == list(range(numbers[0], numbers[0] + 30))
+    assert last.position == 2
 
 
 def test_ten_thousand_entries_cost_a_window_only(tmp_path: Path) -> None:
@@ -341,16 +382,18 @@ def test_ten_thousand_entries_cost_a_window_only(tmp_path: Path) -> None:
     assert len(json.dumps(scene.to_json(), ensure_ascii=True)) < 100_000
 
 
-def lengthen(store: Path, count: int) -> None:
-    """Append many entries by hand, as a long conversation has."""
+def lengthen(store: Path, count: int, *, commits: int = 1) -> None:
+    """Append many entries by hand, as a long conversation has; each in a commit of its own, or all in one."""
     with sqlite3.connect(store) as connection:
         ((next_id, next_seq),) = connection.execute("SELECT next_id, next_seq FROM durable_metadata").fetchall()
         first = int(next_id)
         for n in range(count):
             message = {"role": "user", "content": f"line {n}", "timestamp": 1}
             record = {"id": first + n, "conversationId": 1, "kind": "pi.user", "model": [message]}
-            row = (first + n, 1, None, next_seq, json.dumps(record))
+            row = (first + n, 1, None, next_seq + n * commits // count, json.dumps(record))
             connection.execute("INSERT INTO record_ids VALUES (?, 'entry')", (first + n,))
             connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
-        connection.execute("UPDATE durable_metadata SET next_id = ?, next_seq = ?", (str(first + count), next_seq + 1))
+        connection.execute(
+            "UPDATE durable_metadata SET next_id = ?, next_seq = ?", (str(first + count), next_seq + commits)
+        )
     connection.close()

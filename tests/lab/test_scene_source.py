@@ -45,15 +45,16 @@ def stage_of(source: ScenarioSource) -> Stage:
     return source._stage
 
 
-@pytest.mark.parametrize("kind", ["freeze", "kill"])
-@pytest.mark.parametrize("name", MAIN)
+@pytest.mark.parametrize("name,kind", [*((name, "freeze") for name in MAIN), ("refund", "kill")])
 def test_what_is_predicted_happens_in_every_step_and_the_counts_are_the_ledgers(name: str, kind: str) -> None:
     with ScenarioSource(builtin(name), kind=kind) as source:
         ledger = stage_of(source)._origin.ledger
         assert ledger is not None
+        scene = source.scene()
         for scene in positions(source):
             step = scene.step
             json.dumps(scene.to_json(), ensure_ascii=True)
+            assert all(law.text for law in step.laws), step.laws
             if scene.position:
                 assert step.agreement in ("agrees", "milder"), step
                 assert step.predicted is not None
@@ -143,7 +144,7 @@ def test_t7_the_way_of_a_task_tells_its_crash_and_is_whole_where_every_commit_wa
 def test_m1_memos_say_who_wrote_them_and_stay_shown_when_their_task_ends() -> None:
     with ScenarioSource(builtin("ticker")) as source:
         start = source.scene().tasks[0]
-        assert start.memos[-1].by == "life 1 · commit 7"
+        assert start.memos[-1].by == "life 1 · commit 8"
         assert {edge.to for edge in start.edges} == {"tick", "done"}
         end = source.finish().tasks[0]
     assert all(memo.gone for memo in end.memos)
@@ -238,6 +239,8 @@ def test_points_are_told_in_words_and_each_can_be_run() -> None:
     with ScenarioSource(builtin("ticker")) as source:
         rows = source.points()
         assert all(row.text and row.kinds == ("freeze", "kill") for row in rows)
+        words = {row.point: row.text for row in rows}
+        assert words["ticker#1/tick:effect.after@3"] == "inside ticker, tick, after the outside answered: print tick 3"
         assert [row.point for row in rows if row.armed] == ["ticker#1/tick:effect.after@3"]
         first = [row for row in rows if "!" not in row.point]
         assert {Point.parse(row.point).life for row in rows} == {1, 2}
@@ -258,9 +261,8 @@ def test_s1_two_lives_die_one_after_the_other_and_the_last_crash_is_looked_at(ki
         assert sum(1 for col in scene.timeline if col.kind == "kill") == 2
         assert [row.point for row in scene.points if row.armed] == ["pi.tool#1/execute:effect.after", second]
         assert effect(scene, "refund(").asked == 1
-        for one in positions(source):
-            assert one.step.agreement in ("agrees", "milder", None)
-        asks = effect(one, "ask ")
+        assert all(one.step.agreement in ("agrees", "milder", None) for one in positions(source))
+        asks = effect(source.scene(), "ask ")
         assert asks.asked == 4
         assert asks.again
 

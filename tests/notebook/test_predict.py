@@ -58,8 +58,8 @@ def test_a_question_is_open_until_it_is_locked(room: Shell, store: Path) -> None
     assert "Choose what happens" in repr(q)
     assert not store.exists()
     room.run("q.lock(2, 0.8)")
-    assert q.locked is not None
-    assert (q.locked.predicted, q.locked.confidence, q.locked.beliefs) == ("no", 0.8, ("W5",))
+    locked = q.require()
+    assert (locked.predicted, locked.confidence, locked.beliefs) == ("no", 0.8, ("W5",))
     assert "Locked: no, at 80 %. It is stored" in repr(q)
     assert "2  no   <- predicted, at 80 %" in repr(q)
 

@@ -34,7 +34,11 @@ class Wrong(Phase[str], task="wrong"):
         return Done("paid")
 
 
-def scenario(name, first, *, outcome="completed"):
+def stumble(facts):
+    raise ValueError("stumbled")  # a mistake in the test's own code
+
+
+def scenario(name, first, *, outcome="completed", invariants=None):
     async def begin(harness: Harness) -> None:
         if first is None:
             raise RuntimeError("nobody is home")
@@ -43,12 +47,13 @@ def scenario(name, first, *, outcome="completed"):
     return Scenario(
         name=name, title="Ada is paid once at most", module=__name__, tasks=lambda: [first] if first else [],
         begin=begin, kill_point=None, policy={"pay *": "at_most_once"},
-        invariants=lambda facts: outcomes_are(facts, right=outcome) if first is Right else (),
+        invariants=invariants or (lambda facts: outcomes_are(facts, right=outcome) if first is Right else ()),
     )
 
 
 RIGHT, WRONG = scenario("right", Right), scenario("wrong", Wrong)
 NEVER_RIGHT, NOBODY = scenario("never-right", Right, outcome="aborted"), scenario("nobody", None)
+STUMBLING = scenario("stumbling", Right, invariants=stumble)
 """
 """A module of a user's: a scenario that is right, one with the memo behind its effect, and two that cannot be swept."""
 
@@ -224,11 +229,12 @@ REFUSALS = {
     '"mine:right", durability="never"': "durability cannot be 'never'; write one of",
     '"mine:right", seed=0': "seed cannot be 0; write 1, 2, …",
     '"mine:right", second="yes"': "second cannot be 'yes'; write True or False",
-    '"mine:left"': "module 'mine' holds no scenario called 'left'; there is right, wrong, never-right, nobody",
+    '"mine:left"': "module 'mine' holds no scenario called 'left'; there is right, wrong, never-right,",
     '"yours:right"': "module 'yours' cannot be imported",
     "17": "17 is no scenario; give a Scenario, or the name of one as 'module:name'",
     '"mine:nobody"': "does not come out right where nothing crashes: life 1 ended with RuntimeError: nobody is home",
     '"mine:never-right"': "does not come out right where nothing crashes: right 7 is completed, not aborted",
+    '"mine:stumbling"': "ValueError: stumbled (",
 }
 
 
@@ -259,6 +265,8 @@ def test_a_marker_that_cannot_be_met_is_one_sentence_at_collection(mine: pytest.
     for number, sentence in enumerate(REFUSALS.values()):
         assert re.search(rf"^test_{number}.py::test_it: @pytest.mark.crash_points.*{re.escape(sentence)}", text, re.M)
     assert "is for a test that takes crash_point, which this one does not" in text
+    [line] = re.findall(r"stumbled \(.*mine.py:(\d+)\)", text)
+    assert "a mistake in the test's own code" in MINE.splitlines()[int(line) - 2]
     assert "plugin.py" not in text
     assert "Traceback" not in text
     result.assert_outcomes(errors=len(REFUSALS) + 1)
@@ -269,7 +277,7 @@ def test_a_marker_that_cannot_be_met_is_one_sentence_at_collection(mine: pytest.
 
 def test_a_sweep_in_a_test_is_what_was_found_or_a_failure_that_tells_it(mine: pytest.Pytester) -> None:
     mine.makepyfile(
-        """
+        test_a="""
         import mine
         from pidurable_nb.testing import CrashSweep
 
@@ -287,12 +295,15 @@ def test_a_sweep_in_a_test_is_what_was_found_or_a_failure_that_tells_it(mine: py
         def test_kinds(crash_sweep: CrashSweep):
             crash_sweep("mine:right", kinds=("freeze", "burn"))
 
+        def test_stumbling(crash_sweep: CrashSweep):
+            crash_sweep("mine:stumbling")
+
         def test_unmarked(crash_point):
             pass
         """
     )
-    result = ran(mine, "--crash-seed", "5")
-    result.assert_outcomes(passed=1, failed=3, errors=1)
+    result = ran(mine, "--crash-seed", "5", "--deselect", "test_a.py::test_stumbling")
+    result.assert_outcomes(passed=1, failed=3, errors=1, deselected=1)
     text = result.stdout.str()
     result.stdout.fnmatch_lines(
         [
@@ -302,11 +313,13 @@ def test_a_sweep_in_a_test_is_what_was_found_or_a_failure_that_tells_it(mine: py
             "E       * as_promised, * effect_twice; durability barrier, seed 6",
             '>       crash_sweep("mine:left")',
             "E       *UnknownScenario: module 'mine' holds no scenario called 'left'*",
-            "E       ValueError: kinds cannot be 'burn'; write one of freeze, kill, power, fault",
+            "E       *WrongSetting: kinds cannot be 'burn'; write one of freeze, kill, power, fault",
         ]
     )
     assert "pidurable_nb/testing" not in text
     assert "pidurable_nb/lab" not in text
+    own = ran(mine, "test_a.py::test_stumbling")
+    own.stdout.fnmatch_lines(['>   *raise ValueError("stumbled")*', "mine.py:*: ValueError"])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -81,6 +82,32 @@ def test_a_sweep_that_was_stopped_is_no_proof() -> None:
         assert_sweep(found)
 
 
+def test_an_interrupt_ends_the_run_and_not_only_the_sweep() -> None:
+    begun: list[Harness] = []
+
+    async def interrupted(harness: Harness) -> None:
+        begun.append(harness)
+        if len(begun) > 3:
+            raise KeyboardInterrupt
+        await begin(harness)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep_scenario(replace(late(), begin=interrupted))
+    assert len(begun) == 4
+    with pytest.raises(KeyboardInterrupt):
+        sweep_scenario(replace(late(), begin=interrupted))  # before anything was found
+
+
+def test_inside_an_event_loop_it_says_where_to_go_and_goes_there() -> None:
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="sweep in a plain test function, or in await"):
+            check_crash("sleeper", "conversation#1:commit.after")
+        told = await asyncio.to_thread(check_crash, "sleeper", "conversation#1:commit.after")
+        assert told.ok
+
+    asyncio.run(main())
+
+
 def test_what_is_right_comes_back() -> None:
     found = sweep_scenario("sleeper", kinds="freeze")
     assert found.classes == {"as_promised": found.points}
@@ -96,7 +123,7 @@ def test_one_crash_stays_as_a_test_of_its_own() -> None:
     with pytest.raises(NeverPassed):
         check_crash("sleeper", "nobody#1/night:effect.after")
     with pytest.raises(UnknownScenario):
-        check_crash("nobody", "session:open.after")
+        check_crash("nobody", "conversation#1:commit.after")
 
 
 def test_a_bench_leaves_neither_folder_nor_process() -> None:

@@ -13,7 +13,8 @@ from typing import Final
 from pidurable_nb.lab.scene import Scene
 from pidurable_nb.lab.scene_parts import Bar, Col
 from pidurable_nb.notebook.labview.words import crash_of, nth, verb_of
-from pidurable_nb.notebook.markup import COLOURS, cut, esc
+from pidurable_nb.notebook.markup import COLOURS, esc
+from pidurable_nb.store.visible import fitted, visible
 
 WIDTH: Final = 1060
 MOST_COLUMNS: Final = 26
@@ -21,7 +22,7 @@ MOST_LANES: Final = 4
 _MOST_BARS: Final = 24
 _NEAR: Final = 3
 """Columns around the crash and the step that never fold."""
-_WIDEST: Final = 46.0
+_WIDEST: Final = 64.0
 _INK, _SAID, _QUIET, _LINE = "#16191d", "#4b5159", "#646b74", "#868d96"
 _COM, _INT, _AGAIN, _LOST = (COLOURS[tone][0] for tone in ("com", "int", "again", "lost"))
 LEGEND: Final = (
@@ -29,6 +30,8 @@ LEGEND: Final = (
     "● effect, from start to end · ✕ kill · framed square: barrier"
 )
 _MARK_Y: Final = 29.0
+_CHAR: Final = 6.0
+"""About the width of a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def figure(scene: Scene) -> str:
     for n, span in enumerate(places.found):
         parts += _column(scene, places, n, span, height, steps_y)
     for bar in bars:
-        parts += _bar(scene, places, bar)
+        parts += _bar(scene, places, bar, _until(bars, bar))
     said = esc(_description(scene))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" role="img" '
@@ -198,7 +201,12 @@ def _mark(col: Col, x: float, *, block: bool) -> str:
     return f'<rect x="{left:.1f}" y="{top:.0f}" width="10" height="10" fill="{_COM}"/>' + (frame if col.barrier else "")
 
 
-def _bar(scene: Scene, places: _Places, bar: Bar) -> Iterator[str]:
+def _until(bars: list[Bar], bar: Bar) -> float:
+    """Where the next effect of the same lane begins."""
+    return min((one.from_ for one in bars if one.lane == bar.lane and one.from_ > bar.from_), default=float("inf"))
+
+
+def _bar(scene: Scene, places: _Places, bar: Bar, until: float) -> Iterator[str]:
     y, left, right = 36 + bar.lane * 26, places.x(bar.from_), max(places.x(bar.from_) + 4, places.x(bar.to))
     crash = crash_of(scene)
     again = crash is not None and bar.from_ > crash[0] + 1
@@ -210,4 +218,5 @@ def _bar(scene: Scene, places: _Places, bar: Bar) -> Iterator[str]:
     yield f'<path d="M{left:.1f} {y}H{right:.1f}" stroke="{colour}" stroke-width="2"/>'
     for x in dots:
         yield f'<circle cx="{x:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
-    yield _text(left, y + 14, word + cut(bar.label, 34), fill=colour, anchor="start")
+    room = int((min(places.x(until), WIDTH) - left) / _CHAR)
+    yield _text(left, y + 14, fitted(word + visible(bar.label), max(3, min(room, 40))), fill=colour, anchor="start")

@@ -500,15 +500,15 @@ class Transcript {
         h("span.r", null, role, edit, forks, old ? hidden(", behind the head, not sent to the model") : null),
         h("span.id", null, entry.id < 0 ? "live" : String(entry.id)),
         foreign(entry.text, {limit: 600, lines: true, as: "bdi.t"})),
-      entry.calls.slice(0, 6).map(call => this.call(entry, call)),
+      entry.calls.slice(0, 6).map((call, n) => this.call(call, `d${entry.id}/${n}`)),
       entry.calls.length > 6 ? h("p.pol", null, `and ${count(entry.calls.length - 6, "more call")}`) : null,
       after);
     return el;
   }
 
   /** A tool call, folded; what it says is put in when it is opened. */
-  call(entry, call) {
-    const key = `d${entry.id}/${call.id}`, held = this.opened.get(key);
+  call(call, key) {
+    const held = this.opened.get(key);
     const open = held ?? (call.task !== null && this.lab.subjectTask() === call.task && Boolean(call.output || call.lost));
     const el = h("details", {open},
       h("summary", {"data-k": key, tabindex: -1}, foreign(call.name, {limit: 40}), h("span.p", null, " ", foreign([call.status, call.policy].filter(Boolean).join(" · "), {limit: 40}))));
@@ -548,7 +548,7 @@ class Transcript {
 
 const killed = lab => h("p.kill", null, icon("x"), lab.crashCommit === null ? " killed here" : ` killed here, after commit ${lab.crashCommit}`);
 
-const said = call => h("pre", null, foreign(call.arguments, {limit: 400, lines: true}),
+const said = call => h("pre", null, "(", foreign(call.arguments, {limit: 400, lines: true}), ")",
   call.output ? ["\n", foreign(call.output, {limit: 1200, lines: true})] : null,
   call.lost ? ["\n", h("span.l", null, foreign(call.lost, {limit: 400, lines: true})), h("span.w", null, "  not committed")] : null);
 

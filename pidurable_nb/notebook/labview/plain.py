@@ -60,7 +60,7 @@ def _wrapped(text: str, indent: str, *, most: int = 6) -> list[str]:
     shown = textwrap.wrap(
         _text(text), WIDTH - 1, initial_indent=indent, subsequent_indent=indent, max_lines=most, placeholder=" ..."
     )
-    return [fitted(line, WIDTH).replace("…", "..") for line in shown]
+    return [fitted(line, WIDTH - 1).replace("…", "..") for line in shown]
 
 
 def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _said(scene: Scene) -> Iterator[str]:
         if n == line:
             lines.append("X  killed here")
         name = str(entry.id) if entry.id >= 0 else "live"
-        calls = ", ".join(f"{call.name}{call.arguments}" for call in entry.calls[:3])
+        calls = ", ".join(f"{call.name}({call.arguments})" for call in entry.calls[:3])
         text = " ".join(part for part in (entry.text, f"calls {calls}" if calls else "") if part)
         lines.append(f"{_cell(name, 6)} {_cell(role_of(entry, names), 22)} {text}")
     if line == len(rows) and rows and crash is not None:

@@ -49,12 +49,11 @@ ROOMS: Final = (Room(60, 240), Room(40, 160), Room(24, 100), Room(12, 60), Room(
 
 def static_form(scene: Scene) -> str:
     """The scene as markup, in at most `LONGEST` bytes: what does not fit is counted instead of shown."""
-    shown = ""
     for room in ROOMS:
         shown = _form(scene, room)
         if len(shown.encode()) <= LONGEST:
-            break
-    return shown
+            return shown
+    return _head(scene) + _again(scene)
 
 
 def _form(scene: Scene, room: Room) -> str:
@@ -200,8 +199,8 @@ def _effect(effect: Effect, room: Room) -> str:
 
 def _transcript_name(scene: Scene) -> str:
     entries = scene.entries
-    whole = f"{entries.total:,} entries" if entries.total > len(entries.rows) else ""
-    return f"Transcript of conversation {entries.conversation}" + (f", {whole}" if whole else "")
+    rest = f", the newest of {entries.total:,} entries" if entries.total > len(entries.rows) else ""
+    return f"Transcript of conversation {entries.conversation}{rest}"
 
 
 def _entries(scene: Scene, room: Room) -> Iterator[str]:
@@ -209,8 +208,6 @@ def _entries(scene: Scene, room: Room) -> Iterator[str]:
     rows, crash = scene.entries.rows, crash_of(scene)
     line = crash_row(scene, rows)
     after = f", after commit {crash[1]}" if crash is not None and crash[1] is not None else ""
-    if scene.entries.start:
-        yield quiet(f"{scene.entries.start:,} earlier entries")
     for n, entry in enumerate(rows):
         if n == line:
             yield toned("int", f"✕ killed here{after}", sign=False)
@@ -226,7 +223,7 @@ def _entry(entry: Entry, names: dict[int, str], room: Room) -> str:
     said = bdi(cut(entry.text, room.text))
     forks = f" {quiet('(forked here to ' + ', '.join(str(id) for id in entry.forks[:5]) + ')')}" if entry.forks else ""
     calls = "; ".join(
-        f"{cut(call.name, 40)}{cut(call.arguments, room.text)}" + (f", {call.policy}" if call.policy else "")
+        f"{cut(call.name, 40)}({cut(call.arguments, room.text)})" + (f", {call.policy}" if call.policy else "")
         for call in entry.calls[:6]
     )
     name = "" if entry.id < 0 else f"{entry.id} "
