@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from argparse import ArgumentTypeError
 
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario, find
 
 
 def named_scenario(text: str) -> Scenario:
-    """The scenario of that name. Raises ArgumentTypeError, which becomes wrong usage."""
+    """The scenario of that name. A module is looked for in the working folder first, as `python -m` does.
+
+    Raises ArgumentTypeError, which becomes wrong usage.
+    """
+    here = os.getcwd()
+    if ":" in text and not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
     try:
         return find(text)
     except UnknownScenario as error:

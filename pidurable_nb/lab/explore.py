@@ -12,27 +12,23 @@ goes on to the end of its life, so that steps are taken twice that come from els
 
 from __future__ import annotations
 
-import contextlib
 import re
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.explore_judge import awaited_by, behind_a_step, in_the_end
 from pidurable_nb.lab.explore_life import Life, Option
-from pidurable_nb.lab.explore_result import Explored, Found, Seeded, Told
-from pidurable_nb.lab.explore_seeds import seeds, tell
+from pidurable_nb.lab.explore_result import Explored, Found, Seeded, Told, unnumbered
+from pidurable_nb.lab.explore_seeds import seeds, surroundings, tell
 from pidurable_nb.lab.explore_states import CRASH, Choices, State, key_of
 from pidurable_nb.lab.invariants import Expected, Problem
 from pidurable_nb.lab.loop import Runaway
-from pidurable_nb.lab.run import LEDGER
 from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.lab.sweep_result import name_of
 
@@ -88,7 +84,7 @@ def closure(
     Raises: Unsound, TooManyTasks, UnknownScenario.
     """
     chosen = find(scenario) if isinstance(scenario, str) else scenario
-    with _scratch(chosen) as ledger:
+    with surroundings(chosen) as ledger:
         return _Explorer(chosen, ledger, on_progress).explore(most)
 
 
@@ -102,20 +98,11 @@ def replay(
     if (choices is None) == (seed is None):
         raise ValueError("a run is named by its choices or by its seed; give one of them")
     chosen = find(scenario) if isinstance(scenario, str) else scenario
-    with _scratch(chosen) as ledger:
+    with surroundings(chosen) as ledger:
         if seed is not None:
             return tell(chosen, ledger, seed, crashes)
         assert choices is not None
         return _Again(chosen, ledger).run(choices)
-
-
-@contextlib.contextmanager
-def _scratch(scenario: Scenario) -> Generator[Path]:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable-explore-"))
-        if scenario.needs_bank:
-            stack.enter_context(BankServer())
-        yield Path(folder) / LEDGER
 
 
 @dataclass(slots=True)
@@ -145,6 +132,8 @@ class _Explorer:
         self._met: dict[Place, int] = {}
         """How many ways have ended at each place."""
         self._edges: dict[tuple[Place, int], Place] = {}
+        self._steps = 0
+        """How many steps lead away from the places that were met: each is an edge in the end."""
         self._again = 0
         self._merged = 0
         self._runs = 0
@@ -171,7 +160,7 @@ class _Explorer:
             again=self._again,
             runs=self._runs,
             violations=tuple(self._found.values()),
-            closed=not ways and not self._open,
+            closed=not ways and not self._open and len(self._edges) == self._steps,
             seconds=time.monotonic() - began,
         )
 
@@ -187,6 +176,7 @@ class _Explorer:
                     here, options = self._step(way, here, options, choice)
                 while options and here not in self._met:
                     self._met[here] = 0
+                    self._steps += len(options)
                     beside += [(begin, (*way.choices, other)) for other in range(len(options) - 1, 0, -1)]
                     here, options = self._step(way, here, options, 0)
                 if options:
@@ -198,11 +188,11 @@ class _Explorer:
         return beside
 
     def _test(self, way: _Way, here: Place, options: tuple[Option, ...]) -> None:
-        """Go on from a place where ways may end: what was true there before has to be true again."""
+        """Go on from a place where ways end, as far as such places follow: what came next there has to come again."""
         self._merged += 1
         steps = -1 if self._merged % _TO_THE_END == 0 else 1
-        while options and steps:
-            self._met[here] = turn = self._met.get(here, 0) + 1
+        while options and steps and here in self._met:
+            self._met[here] = turn = self._met[here] + 1
             here, options = self._step(way, here, options, turn % len(options))
             steps -= 1
 
@@ -257,7 +247,7 @@ class _Explorer:
     def _wrong(self, way: _Way, problems: tuple[Problem, ...]) -> None:
         for problem in problems:
             self._found.setdefault(
-                Problem(problem.kind, re.sub(r"\d+", "#", problem.text)),  # twice or three times: one violation
+                unnumbered(problem),
                 Found(kind=problem.kind, text=problem.text, scenario=name_of(self._scenario), choices=way.path),
             )
 
@@ -299,7 +289,7 @@ def _short(text: str | None) -> str:
 def _wrong_in_the_end(scenario: Scenario, life: Life, awaited: tuple[Expected, ...]) -> list[Problem]:
     """What is wrong with a life that is over."""
     if life.deadlock:
-        waiting = "; ".join(life.pending())
+        waiting = "; ".join(sorted(life.pending()))
         return [Problem("stuck", f"deadlock: nothing can ever happen any more, and it has not ended: {waiting}")]
     if not life.ended:
         return []  # an effect took it

@@ -190,12 +190,19 @@ class Life:
         self._main = self._loop.create_task(self._story(), name="scenario")
 
     def __enter__(self) -> Self:
-        self._run()
+        try:
+            self._run()
+        except BaseException:
+            self._drop()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
         self._world.shut()
         if self._main.done() and not self._main.cancelled():
             self._main.exception()  # looked at or not, it is told

@@ -1,4 +1,4 @@
-"""Owns whole stories in orders that seeds decide, each told twice. Never judges by itself, and follows no order twice.
+"""Owns whole stories in orders that seeds decide, each told twice. Never judges by itself.
 
 A seed decides the order of everything that is ready on the loop, how often the story crashes, and where.
 """
@@ -10,7 +10,7 @@ import io
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,17 +22,17 @@ from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashPlan, Passed
 from pidurable_nb.lab.explore_judge import in_the_end
-from pidurable_nb.lab.explore_result import Found, Seeded, Told
+from pidurable_nb.lab.explore_result import Found, Seeded, Told, unnumbered
 from pidurable_nb.lab.explore_states import ExploredStorage
 from pidurable_nb.lab.invariants import Expected, Problem, expected
-from pidurable_nb.lab.loop import Deadlock, DeterministicLoop, Runaway
+from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.points import Namer, Point
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, life
 from pidurable_nb.lab.scenario import Roots, Scenario, find
 from pidurable_nb.lab.sweep_result import name_of
 from pidurable_nb.lab.world import SimulatedCrash, World
 
-__all__ = ["seeds", "tell"]
+__all__ = ["seeds", "surroundings", "tell"]
 
 _STEPS: Final = 200_000
 _LIVES: Final = 20
@@ -63,6 +63,16 @@ class _Story:
     problems: tuple[Problem, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """What is known of one life: the points it passed, what lived when it was attended, and how it ended."""
+
+    passed: tuple[Passed, ...]
+    left: tuple[Verdict, ...]
+    error: Exception | None
+    crashed: bool
+
+
 @dataclass(slots=True)
 class _Teller:
     """Tells stories of one scenario, with its ledger at a path."""
@@ -74,41 +84,33 @@ class _Teller:
     awaited: tuple[Expected, ...] = ()
 
     def prepare(self) -> None:
+        """Live once, undisturbed."""
         self.ledger.unlink(missing_ok=True)
-        passed: list[Passed] = []
-        self._life(ExploredStorage(), None, 1, EPOCH_MS, None, passed, [])
+        passed = self._life(ExploredStorage(), seed=None, number=1, now_ms=EPOCH_MS, nth=None).passed
         self.whole, self.awaited = len(passed), expected(passed)
 
     def story(self, seed: int, crashes: int) -> _Story:
+        """Life after life, until one ends by itself."""
         drawn = random.Random(f"crashes of {seed}")
         planned = [drawn.randint(1, max(self.whole, 1)) for _ in range(drawn.randint(0, crashes))]
         self.ledger.unlink(missing_ok=True)
         storage, now_ms, passed = ExploredStorage(), EPOCH_MS, list[Passed]()
         for number in range(1, _LIVES + 1):
             nth = planned[number - 1] if number <= len(planned) else None
-            left: list[Verdict] = []
-            error, crashed = self._life(storage, seed * _LIVES + number, number, now_ms, nth, passed, left)
+            ended = self._life(storage, seed=seed * _LIVES + number, number=number, now_ms=now_ms, nth=nth)
+            passed += ended.passed
             now_ms = (passed[-1].at_ms if passed else now_ms) + 1000
             storage = storage.copied()
-            if not crashed:
-                found = in_the_end(self.scenario, storage, self.ledger, left, self.awaited, error)
+            if not ended.crashed:
+                found = in_the_end(self.scenario, storage, self.ledger, ended.left, self.awaited, ended.error)
                 return self._told(storage, passed, number, found)
         never = Problem("stuck", f"{_LIVES} lives died, with nothing to kill them any more")
         return self._told(storage, passed, _LIVES, (never,))
 
-    def _life(
-        self,
-        storage: ExploredStorage,
-        seed: int | None,
-        number: int,
-        now_ms: int,
-        nth: int | None,
-        passed: list[Passed],
-        left: list[Verdict],
-    ) -> tuple[BaseException | None, bool]:
-        """One life; what it ended with, and whether it died."""
+    def _life(self, storage: ExploredStorage, *, seed: int | None, number: int, now_ms: int, nth: int | None) -> _Ended:
         world, clock = World(self.ledger, number), LoopClock(now_ms)
         loop = DeterministicLoop(seed, limit=_STEPS)
+        left: list[Verdict] = []
 
         def freeze(crash: SimulatedCrash) -> None:
             world.shut()
@@ -121,21 +123,18 @@ class _Teller:
 
         plan = _Doomed(world, Namer(number), clock, nth=nth, freeze=freeze)
         attended = replace(self.scenario, attend=attend)
-        error: BaseException | None = None
+        error: Exception | None = None
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 loop.run_until_complete(self._lived(attended, storage, plan, clock, number))
         except SimulatedCrash:
             pass
-        except (Deadlock, Runaway) as met:
-            error = met
-        except Exception as met:
+        except Exception as met:  # a deadlock, a runaway, or what the scenario raises: it is judged
             error = met
         finally:
             world.shut()
             loop.abandon()
-            passed += plan.passed
-        return error, plan.crashed is not None
+        return _Ended(passed=tuple(plan.passed), left=tuple(left), error=error, crashed=plan.crashed is not None)
 
     async def _lived(
         self, scenario: Scenario, storage: ExploredStorage, plan: CrashPlan, clock: Clock, number: int
@@ -158,6 +157,16 @@ class _Teller:
         )
 
 
+@contextlib.contextmanager
+def surroundings(scenario: Scenario) -> Generator[Path]:
+    """What lives happen in: a place for a ledger, and an open bank for whom needs one."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable-explore-"))
+        if scenario.needs_bank:
+            stack.enter_context(BankServer())
+        yield Path(folder) / LEDGER
+
+
 def seeds(
     scenario: Scenario | str,
     which: Iterable[int],
@@ -170,18 +179,15 @@ def seeds(
     Both times every point, every row and the ledger have to be the same to the letter; a seed that is not repeated is
     a violation.
 
-    Raises: UnknownScenario; PidurableError and what the scenario raises, when it cannot even live undisturbed.
+    Raises: UnknownScenario.
     """
     chosen = find(scenario) if isinstance(scenario, str) else scenario
     began, name = time.monotonic(), name_of(chosen)
     found: dict[Problem, Found] = {}
     orders: set[tuple[str, ...]] = set()
     count = identical = runs = crashed = 0
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable-explore-"))
-        if chosen.needs_bank:
-            stack.enter_context(BankServer())
-        teller = _Teller(chosen, Path(folder) / LEDGER)
+    with surroundings(chosen) as ledger:
+        teller = _Teller(chosen, ledger)
         teller.prepare()
         for seed in which:
             one, two = teller.story(seed, crashes), teller.story(seed, crashes)
@@ -190,9 +196,8 @@ def seeds(
             orders.add(one.points)
             problems = one.problems if one.digest == two.digest else (*one.problems, _unlike(one, two))
             for problem in problems:
-                found.setdefault(
-                    problem, Found(kind=problem.kind, text=problem.text, scenario=name, seed=seed, crashes=crashes)
-                )
+                violation = Found(kind=problem.kind, text=problem.text, scenario=name, seed=seed, crashes=crashes)
+                found.setdefault(unnumbered(problem), violation)
             if on_progress is not None and count % 500 == 0:
                 on_progress(f"{count} seeds, {len(orders)} orders")
     return Seeded(

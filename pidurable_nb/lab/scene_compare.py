@@ -76,7 +76,7 @@ def _kept(taken: Taken) -> bool:
     if first is None or taken.seen or verdict in (None, MARK) or first.name == verdict:
         return True
     waited = first.name in ("wait", "sleep") and verdict in ("resume", "poll", "abort", "orphan", "finish")
-    return waited or verdict in ("abort", "orphan") or (first.name, verdict) == ("abandon", "orphan")
+    return waited or (taken.marked and verdict in ("abort", "orphan")) or (first.name, verdict) == ("abandon", "orphan")
 
 
 def _compared_effect(taken: Taken) -> Compared:

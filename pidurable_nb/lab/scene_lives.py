@@ -62,13 +62,15 @@ class Performed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """A life that died at `point`. `store` is the file as it was then."""
+    """A life that died at `point`, in `task` and in the effect `inside`, where it was in any. `store` is what it left."""
 
     number: int
     kind: CrashKind
     point: Point
     store: Path
     ended_ms: int
+    task: TaskId | None
+    inside: str | None
     commits: tuple[Committed, ...]
     effects: tuple[Performed, ...]
 
@@ -116,7 +118,7 @@ def _frozen(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> Life:
     told = _Told(lived.image, lived.points, names, began, changes)
     return Life(
         number=plan.number, kind="freeze", point=lived.crashed, store=lived.image, ended_ms=lived.passed[-1].at_ms,
-        commits=tuple(told.commits), effects=tuple(told.effects),
+        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects),
     )  # fmt: skip
 
 
@@ -143,7 +145,7 @@ def _killed(scenario: Scenario, store: Path, ledger: Path, plan: Plan, server: F
     told = _Told(store, journal.points, names, began, {})
     return Life(
         number=plan.number, kind="kill", point=journal.points[-1], store=store, ended_ms=journal.ended_ms,
-        commits=tuple(told.commits), effects=tuple(told.effects),
+        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects),
     )  # fmt: skip
 
 
@@ -159,6 +161,8 @@ class _Told:
         self._changes = changes
         self._tasks = _by_kind(store)
         self._open: dict[Point, int] = {}
+        self.task = self._task(points[-1]) if points else None
+        self.inside = names.get(len(points) - 1) if points and points[-1].what == "effect" else None
         for at, point in enumerate(points):
             if point.what == "publish" and point.edge == "before":
                 self._commit(point)
@@ -170,6 +174,7 @@ class _Told:
                 self.effects.append(begun)
             elif point in self._open:
                 ended = self._open[point]
+                self.inside = self.effects[ended].name if at + 1 == len(points) else self.inside
                 self.effects[ended] = replace(self.effects[ended], ended=len(self.commits))
 
     def _commit(self, point: Point) -> None:

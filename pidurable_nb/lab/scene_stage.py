@@ -16,7 +16,6 @@ from pidurable_nb.engine.graph import NotReady, edges
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.rows import number
 from pidurable_nb.ids import Json, TaskId
-from pidurable_nb.lab.points import TaskPlace
 from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.scene import Choice, Law, Option, Outside, PointRow, Scene, StepShown, TableRow, Totals
 from pidurable_nb.lab.scene_effects import Counted, Happened, Seen, effects_of
@@ -63,14 +62,8 @@ def origin_of_lives(scenario: str, lives: Sequence[Life], walking: Walking, ledg
     """A scenario whose last life died."""
     last = lives[-1]
     place, facts = last.point.place, walking.here.facts
-    task = next(
-        (c.task for c in reversed(last.commits) if isinstance(place, TaskPlace) and c.task is not None), None
-    )  # fmt: skip
-    effect = last.effects[-1] if last.effects else None
-    if last.point.what == "effect" and effect is not None:
-        task = effect.task
-    record = facts.tasks.get(task) if task is not None else None
-    what = _doing(effect.name if last.point.what == "effect" and effect is not None else None, facts, record)
+    record = facts.tasks.get(last.task) if last.task is not None else None
+    what = _doing(last.inside, facts, record)
     moves, whole = moves_in(lives)
     return Origin(
         store=last.store.name,
@@ -88,7 +81,7 @@ def origin_of_lives(scenario: str, lives: Sequence[Life], walking: Walking, ledg
         whole=whole,
         memos=memos_in(lives),
         lost=_lost(lives, ledger),
-        dead=task,
+        dead=last.task,
     )
 
 

@@ -22,7 +22,7 @@ from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.scene_facts import Base, Facts, patch_of
 from pidurable_nb.lab.scene_parts import PhaseEdge
 from pidurable_nb.lab.scene_ruling import Ruling, ruling_of
-from pidurable_nb.lab.scene_taken import Chosen, Counts, Taken
+from pidurable_nb.lab.scene_taken import MARK, Chosen, Counts, Taken
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.walk import Choice, Perform, Step, just_run
 from pidurable_nb.lab.world import World, read_ledger
@@ -213,6 +213,7 @@ class Walking:
             ruled=before.rulings.get(task) if task is not None else None,
             first=first.get(task) if task is not None else None,
             seen=task in before.done,
+            marked=any(one.step.task == task and one.step.verdict == MARK for one in self.taken()),
             chosen=chosen if step.effect is not None else "run",
             counts=counts,
             again=again,
@@ -231,7 +232,7 @@ class Walking:
     def _moment(self, facts: Facts, taken: Taken, before: Moment) -> Moment:
         step, task = taken.step, taken.step.task
         done = dict(before.done)
-        if task is not None and step.verdict not in (None, "mark"):
+        if task is not None and step.verdict not in (None, MARK):
             done[task] = step.verdict or ""
         done.update(dict.fromkeys(step.carried, "resume"))
         repeats = dict(before.repeats)

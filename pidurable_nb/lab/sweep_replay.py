@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pidurable_nb.agent.opening import Durability
-from pidurable_nb.errors import PidurableError
+from pidurable_nb.errors import PidurableError, StoreRefused
 from pidurable_nb.ids import Json, JsonObject, TaskId
 from pidurable_nb.lab.crash import CrashKind, Passed
 from pidurable_nb.lab.faults import Place
+from pidurable_nb.lab.images import Image as Made
+from pidurable_nb.lab.images import image as image_of
 from pidurable_nb.lab.invariants import Problem, expected
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import LEDGER, Lived, Plan
@@ -19,8 +21,9 @@ from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweep_faults import fault_story
 from pidurable_nb.lab.sweep_hands import Hands, crew
 from pidurable_nb.lab.sweep_lives import MOST_LIVES, Image, live, look, place
-from pidurable_nb.lab.sweep_points import SweepKind, Where, life_of
+from pidurable_nb.lab.sweep_points import ImageName, SweepKind, Where, life_of
 from pidurable_nb.lab.sweep_result import name_of
+from pidurable_nb.lab.sweep_states import laid_out, recorded, sorted_out
 from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.probe import TaskSubject
 
@@ -133,11 +136,12 @@ def replay(
         awaited = expected(teller.whole(image)[0].passed)
         for crash in sorted(crashes, key=life_of):
             match crash:
+                case Point():
+                    image = teller.crash(image, crash)
+                case ImageName():
+                    image = teller.cut(image, crash)
                 case Place():
                     image = teller.fail(image, crash)
-                case _:
-                    assert isinstance(crash, Point)
-                    image = teller.crash(image, crash)
         [found] = teller.hands.recover([image], "commits", awaited)
         ledger = teller.end(image)
         return Replayed(
@@ -189,6 +193,27 @@ class _Teller:
         self._tell(image, lived.passed[: at + 1], point)
         return death.image
 
+    def cut(self, image: Image, name: ImageName) -> Image:
+        """A life up to where its crash may leave that image, and the image."""
+        scenario = self.hands.scenario
+        while image.plan.number < name.life:
+            lived, left, _ = self.whole(image)
+            if lived.crashed is None:
+                raise NeverPassed(f"life {lived.number} of {scenario.name} ends by itself, so there is no {name}")
+            self._tell(image, lived.passed, lived.crashed)
+            image = left
+        recording = recorded(scenario, image, name.kind, self._new())
+        made = image_of(recording, name.name, seed=image.plan.seed or 1)
+        for ruined in sorted_out(recording, [made]).ruined:
+            self.problems += ruined.problems
+        until = recording.outside(made.after_op)[1]
+        here = recording.here(made.after_op)
+        points = [each.point for each in recording.passed]
+        count = points.index(here.point) + 1 if here is not None else 0
+        left = laid_out(recording, made, image, self._new())
+        self._tell(image, recording.passed[:count], name, said=_left(made, until - image.plan.start_ms))
+        return left
+
     def fail(self, image: Image, place: Place) -> Image:
         """A first life with that fault, and the image that is left."""
         scenario, plan = self.hands.scenario, image.plan
@@ -205,9 +230,12 @@ class _Teller:
 
     def end(self, image: Image) -> Path:
         """Tell the lives that follow, until one ends by itself; the ledger of the story."""
-        here = self._new()
+        here = image.folder if image.folder is not None else self._new()
         for _ in range(MOST_LIVES):
-            lived, left, here = self.whole(image)
+            try:
+                lived, left, here = self.whole(image)
+            except StoreRefused:  # what is wrong with it is among the problems
+                break
             self._tell(image, lived.passed, lived.crashed)
             if lived.crashed is None:
                 break
@@ -229,6 +257,12 @@ class _Teller:
     def _new(self) -> Path:
         self._folders += 1
         return self.hands.folder / f"told-{self._folders}"
+
+
+def _left(image: Made, after_ms: int) -> str:
+    """What a crash left, in a sentence."""
+    promised = f"commits up to {image.acknowledged} have to be there, and up to {image.told} were told of"
+    return f"what {image.kind} may leave behind operation {image.after_op}, after {after_ms} ms: {promised}"
 
 
 def _steps(passed: Sequence[Passed]) -> Iterator[StepTold]:

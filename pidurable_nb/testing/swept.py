@@ -27,8 +27,8 @@ from pidurable_nb.lab.sweep_result import SweepResult
 from pidurable_nb.testing import failure
 
 __all__ = [
-    "CrashSweep", "DURABILITIES", "Kinds", "Plainly", "WHICH", "WrongSetting", "assert_sweep", "check_crash", "importable", "one_of",
-    "some_of", "sweep_scenario", "the_scenario",
+    "CrashSweep", "DURABILITIES", "Kinds", "Plainly", "WHICH", "WrongSetting", "assert_sweep", "check_crash",
+    "importable", "one_of", "some_of", "sweep_scenario", "the_scenario",
 ]  # fmt: skip
 
 Kinds: TypeAlias = SweepKind | Sequence[SweepKind]
@@ -67,7 +67,8 @@ def sweep_scenario(
     else is as in `pidurable_nb.lab.sweep`.
 
     Laws: C1, C2, C6, T6, T7, T9, M1, M3, E5, E6, and whatever the scenario promises itself.
-    Raises: AssertionError, which tells the first broken promise as a story; UnknownScenario; WrongSetting;  NotKilled; ForkServerError.
+    Raises: AssertionError, which tells the first broken promise as a story; UnknownScenario; WrongSetting; NotKilled;
+    ForkServerError.
 
     >>> found = sweep_scenario("sleeper")
     >>> found.classes == {"as_promised": found.points}

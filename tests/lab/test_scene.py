@@ -179,6 +179,7 @@ def test_t7_any_store_is_walked_to_its_end_as_predicted_and_no_byte_of_it_change
     with StoreSource(store, code=demo if coded else None, now_ms=NOW_MS) as source:
         pages = [as_page(scene) for scene in positions(source)]
         source.goto(0)
+        assert source._stage.walking._stepper.disagreements() == ()
         again = [as_page(scene) for scene in positions(source)]
         back = [as_page(source.goto(at)) for at in reversed(range(len(pages)))]
     assert prints(tmp_path) == before

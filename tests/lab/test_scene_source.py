@@ -45,7 +45,7 @@ def stage_of(source: ScenarioSource) -> Stage:
     return source._stage
 
 
-@pytest.mark.parametrize("name,kind", [*((name, "freeze") for name in MAIN), ("refund", "kill")])
+@pytest.mark.parametrize(("name", "kind"), [*((name, "freeze") for name in MAIN), ("refund", "kill")])
 def test_what_is_predicted_happens_in_every_step_and_the_counts_are_the_ledgers(name: str, kind: str) -> None:
     with ScenarioSource(builtin(name), kind=kind) as source:
         ledger = stage_of(source)._origin.ledger
@@ -92,6 +92,7 @@ def test_back_and_forth_gives_the_same_scene_at_every_position_of_every_scenario
     with ScenarioSource(builtin(name)) as source:
         end = source.finish()
         assert end.last == end.position
+        assert stage_of(source).walking._stepper.disagreements() == ()
         source.goto(0)
         first = [source.scene() for scene in positions(source)]
         for at in (*reversed(range(len(first))), *range(len(first))):

@@ -21,12 +21,14 @@ from pidurable_nb.ids import TaskId
 from pidurable_nb.lab import invariants
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.explain import explain
+from pidurable_nb.lab.images import NoSuchImage
 from pidurable_nb.lab.invariants import Acknowledged, content_of
 from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import BUILT_IN, Facts, Scenario, builtin, facts_of
 from pidurable_nb.lab.sweep import sweep
 from pidurable_nb.lab.sweep_lives import Image, live
+from pidurable_nb.lab.sweep_points import where
 from pidurable_nb.lab.sweep_replay import NeverPassed, replay
 from pidurable_nb.lab.sweep_result import CLASSES
 from pidurable_nb.lab.verdict_check import NOTHING, acted, disagreements
@@ -170,6 +172,28 @@ def test_a_story_goes_through_lives_that_end_themselves_to_the_crash_that_was_as
     assert str(told.lives[0].died) == "poison#1/poison:effect.before"  # it kills itself
     assert str(told.lives[2].died) == "3!session:open.after"
     assert told.ok, told.problems
+
+
+def test_a_story_may_begin_with_what_a_power_cut_left_and_go_on_with_one_of_its_recovery() -> None:
+    crashes = [where("power@120/keep:0"), where("2!kill@33")]
+    told = replay(builtin("refund"), crashes, how="power")
+    assert told.ok, told.problems
+    assert [str(life.died) for life in told.lives] == ["power@120/keep:0", "2!kill@33", "None"]
+    assert "behind operation 120" in (told.lives[0].said or "")
+    assert told.asked['refund(order="A-1017", cents=4200)'] == 1
+
+
+def test_e5_the_story_of_a_doubled_refund_is_told_with_durability_kill_and_is_no_violation_of_it() -> None:
+    found = sweep(builtin("refund"), kinds=("power",), durability="kill", processes=2)
+    assert found.ok, found.violations
+    assert found.classes["effect_twice"] > 0
+    told = replay(builtin("refund"), found.witnesses["effect_twice"].crashes, how="power", durability="kill")
+    assert told.asked['refund(order="A-1017", cents=4200)'] == 2
+
+
+def test_an_image_that_is_none_is_refused() -> None:
+    with pytest.raises(NoSuchImage, match="is no image of this recording of"):
+        replay(builtin("sleeper"), [where("kill@4000")])
 
 
 def test_a_point_that_is_never_passed_is_refused_with_one_that_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,13 @@ from distributed import Client, LocalCluster
 
 from pidurable_nb.lab.scenario import UnknownScenario, find
 from pidurable_nb.lab.sweep import Progress, sweep
+from pidurable_nb.lab.sweep_dask import done_far
+from pidurable_nb.lab.sweep_faults import fault_pieces
+from pidurable_nb.lab.sweep_hands import Hands
+from pidurable_nb.lab.sweep_images import image_pieces
+from pidurable_nb.lab.sweep_pieces import Piece, Sweeping
 from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweep_work import work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -75,9 +82,17 @@ def test_the_result_is_the_same_wherever_the_work_is_done(workers: Client) -> No
     assert far.text() == here.text()
 
 
-def test_power_cuts_and_faults_are_the_same_too(workers: Client) -> None:
-    scenario = find("short_nap:nap")
-    same(sweep(scenario, kinds=("power", "fault"), client=workers), sweep(scenario, kinds=("power", "fault")))
+def test_pieces_of_images_and_faults_count_the_same_there_too(workers: Client, tmp_path: Path) -> None:
+    scenario, sweeping = find("short_nap:nap"), Sweeping()
+    pieces: list[Piece] = [
+        image_pieces(scenario, sweeping, "power", tmp_path / "power")[-1],
+        fault_pieces(scenario, sweeping, tmp_path / "fault")[-1],
+    ]
+    there = list(done_far(workers, scenario, sweeping, pieces, threading.Event()))
+    here = [work(Hands(scenario, tmp_path), sweeping, piece) for piece in pieces]
+    for one, other in zip(there, here, strict=True):
+        assert one.images > 0
+        assert replace(one, took={}) == replace(other, took={})
 
 
 def test_a_scenario_that_workers_cannot_import_is_refused_before_anything_is_sent(workers: Client) -> None:

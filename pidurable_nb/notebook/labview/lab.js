@@ -1205,34 +1205,35 @@ class Lab {
 
   next() {
     this.stop();
-    if (this.may(this.at.next)) this.press({do: "next"});
+    if (this.may("next")) this.press({do: "next"});
   }
 
   back() {
     this.stop();
-    if (this.may(this.at.back)) this.press({do: "back"});
+    if (this.may("back")) this.press({do: "back"});
   }
 
-  /** Whether a move is possible: what is on its way may make it so. */
-  may(button) {
-    return !this.wire.gone && (!button.disabled || this.wire.presses() > 0);
+  /** Whether a move is possible: what is on its way, or came and is not drawn yet, may make it so. */
+  may(what) {
+    const {position, next, words} = this.model.get("scene");
+    return !this.wire.gone && (this.wire.presses() > 0 || (what === "back" ? position > 0 : next !== null && !words));
   }
 
   finish() {
     this.stop();
     if (this.scene.last !== null) this.go(this.scene.last);
-    else if (this.may(this.at.next)) this.press({do: "finish"});
+    else if (this.may("next")) this.press({do: "finish"});
   }
 
   /** To a step that is known. While one answer is awaited, only the last wish is kept. */
   async go(position) {
     this.stop();
-    const wish = Math.max(0, Math.min(this.places.known, position));
+    const latest = this.model.get("scene"), wish = Math.max(0, Math.min(Math.max(this.places.known, latest.position), position));
     if (this.wanted !== null) {
       this.wanted = wish;
       return;
     }
-    if (wish === this.scene.position || this.wire.gone) return;
+    if ((wish === latest.position && !this.wire.presses()) || this.wire.gone) return;
     this.wanted = wish;
     for (let asked = null; this.wanted !== asked;) {
       asked = this.wanted;

@@ -200,8 +200,8 @@ class SecondTool:
         }  # fmt: skip
         steps = ", ".join(cases[0].steps)
         return Trial(
-            seed=seed, asked=f"a tool of {steps}; {cases[0].pays} pays", expected=repr(counts), answered=cut(repr(answers)),
-            facts=facts, problems=tuple(problems),
+            seed=seed, asked=f"a tool of {steps}; {cases[0].pays} pays", expected=repr(counts),
+            answered=cut(repr(answers)), facts=facts, problems=tuple(problems),
         )  # fmt: skip
 
 
