@@ -1,6 +1,7 @@
 # make lab    opens JupyterLab on the tour
 # make test   everything: format, lint, types, floors, tests
 # make check  the quick part of it
+# make sweeps counts every claim about crashes anew: the tables of the README (half an hour)
 # make format makes the first two happy
 #
 # Both `lab` and `test` make .venv here with the first Python >= 3.11 they find (PYTHON=... names one), and
@@ -9,7 +10,7 @@
 .SUFFIXES:
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test check format clean static tests fast-tests
+.PHONY: help lab test check sweeps format clean static tests fast-tests
 
 ifeq ($(CI),true)
 PEERS := 1
@@ -54,6 +55,9 @@ endif
 
 fast-tests: $(CHECKED)
 	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+
+sweeps: $(CHECKED)
+	$(BIN)/python tests/sweeps.py
 
 format: .venv/.test
 	$(BIN)/ruff check --quiet --fix-only .

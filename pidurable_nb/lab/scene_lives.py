@@ -62,7 +62,10 @@ class Performed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """A life that died at `point`, in `task` and in the effect `inside`, where it was in any. `store` is what it left."""
+    """A life that died at `point`: in `task`, and in the effect `inside`, where it was in any.
+
+    `store` is the file as it was then.
+    """
 
     number: int
     kind: CrashKind

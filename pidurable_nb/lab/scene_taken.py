@@ -36,10 +36,10 @@ class Taken:
     """A step that was taken, and what was known right before it.
 
     `ruled` is the verdict on its task then, `first` the one before anything was opened, and `seen` whether something
-    was done to the task before; `marked` whether this recovery marked it for abort. `chosen` is what was chosen at an effect; `again` whether it may have been done before,
-    which is sure where it is `counted`; `recorded` where an answer of it is kept. Where this is the first commit of a
-    task behind its reservation, `repeats` is the verdict that it was reserved with, if that might repeat something, and
-    `since` how many effects it asked for since.
+    was done to the task before; `marked` whether this recovery marked it for abort. `chosen` is what was chosen at an
+    effect; `again` whether it may have been done before, which is sure where it is `counted`; `recorded` where an
+    answer of it is kept. Where this is the first commit of a task behind its reservation, `repeats` is the verdict that
+    it was reserved with, if that might repeat something, and `since` how many effects it asked for since.
     """
 
     step: Step

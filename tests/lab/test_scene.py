@@ -230,6 +230,27 @@ def told(facts: Facts) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_v3_pages_of_a_transcript_are_the_whole_of_it_through_every_fork(name: str) -> None:
+    with (
+        StoreSource(STORES / f"{name}.sqlite", now_ms=NOW_MS) as source,
+        StoreFile.open(STORES / f"{name}.sqlite") as f,
+    ):
+        for conversation in f.conversations():
+            total = f.visible_count(conversation.id)
+            pages = [source.entries(conversation.id, start, 7) for start in range(0, total, 7)]
+            ids = [row.id for page in pages for row in page.rows if row.id > 0]
+            assert len(ids) == total
+            assert all(page.total == total for page in pages)
+            parent = conversation.parent
+            own = [entry.id for entry in f.entries(conversation.id)]
+            assert ids[total - len(own) :] == own
+            if parent is not None:
+                assert ids[total - len(own) - 1] == parent.at
+                row = source.entries(parent.conversation, 0, 200).rows
+                assert [conversation.id in one.forks for one in row if one.id == parent.at] in ([True], [])
+
+
 def test_m3_a_memo_of_an_earlier_life_makes_the_rerun_milder_than_predicted(demo: Loaded) -> None:
     with StoreSource(STORES / "ticker.sqlite", code=demo, now_ms=NOW_MS) as source:
         found = [scene.step for scene in positions(source)]
