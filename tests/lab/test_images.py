@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from pidurable_nb import Done, Harness, Input, Phase, Runtime
 from pidurable_nb.lab.identity import STORE
 from pidurable_nb.lab.image_check import Checker, Finding, Outcome, check, lay_out
 from pidurable_nb.lab.images import Effort, Image, NoSuchImage, image, kill_images, power_images
+from pidurable_nb.lab.points import Point
 from pidurable_nb.lab.promises import Told
-from pidurable_nb.lab.recording import Recording, record
+from pidurable_nb.lab.recording import Here, Recording, record
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import Scenario, builtin, facts_of, violations
 from pidurable_nb.lab.vfs import FileOp, RecordingVfs, Short, replay, seed_prng
@@ -173,6 +175,16 @@ def test_c2_a_kill_loses_nothing_acknowledged_under_any_durability(
     found = outcomes(recording, kill_images(recording, behind=spread(recording, 40)))
     assert set(found) == {"as_promised"}
     assert found["as_promised"] > 80
+
+
+def test_the_same_bytes_are_one_image_and_behind_another_effect_another(tmp_path: Path) -> None:
+    recording = replace(record(scribes(many=1, pages=3), tmp_path), course=(), ledger=bytes(50))
+    names = {each.name for each in kill_images(recording)}
+    sync = next(op.n for op in recording.ops if op.op == "sync" and f"kill@{op.n}" not in names)
+    effect = Here(after_op=sync, point=Point.parse("scribe#1/page:effect.after"), at_ms=0, ledger_bytes=50)
+    acted = {each.name for each in kill_images(replace(recording, course=(effect,)))}
+    assert acted - names == {f"kill@{sync}"}
+    assert image(recording, f"kill@{sync}").key == image(recording, f"kill@{sync - 1}").key
 
 
 # Power cuts.

@@ -131,7 +131,7 @@ def test_c2_a_second_crash_takes_nothing_that_was_there_when_the_life_began(
             assert finding.newest is not None
             assert finding.newest >= each.acknowledged >= floor
             found[finding.outcome] += 1
-        nothing = replace(each, blocks={}, key=b"")
+        nothing = replace(image(recording, "kill@1"), blocks={}, key=b"")
         assert checker.check(nothing).outcome == "corrupt"
     assert set(found) <= {"as_promised", "lost_within_bound"}
 

@@ -28,6 +28,7 @@ class Ran(Protocol):
 
 class Client(Protocol):
     def execute(self, source: str) -> str: ...
+    def get_iopub_msg(self, *, timeout: float) -> dict[str, object]: ...
 
 
 class Kernel(Protocol):
@@ -71,6 +72,29 @@ def test_s1_a_click_is_stored_before_the_next_cell_asks_for_it(kernel: Kernel, s
     assert "'choice': 2" in told
     assert "The first answer stands; yes, at 50 %, is not stored." in told
     assert kinds(store) == ["study.prediction"]
+
+
+def test_the_page_hears_its_answers_and_what_was_stored(kernel: Kernel) -> None:
+    model = shown(kernel, ASK + "q")
+    kernel.tell(model, {"do": "hello", "id": 11})
+    kernel.tell(model, {"do": "lock", "id": 12, "choice": 2, "confidence": 85})
+    kernel.tell(model, {"do": "lock", "id": 13, "choice": 9, "confidence": 85})
+    heard: dict[object, object] = {}
+    states: list[str] = []
+    while len(heard) < 3:
+        match kernel.client.get_iopub_msg(timeout=60)["content"]:
+            case {"data": {"method": "custom", "content": {"id": id, "error": error}}}:
+                heard[id] = error
+            case {"data": {"method": "custom", "content": {"id": id}}}:
+                heard[id] = len(states)
+            case {"data": {"method": "update", "state": {"state": state}}}:
+                states.append(str(state))
+            case _:
+                pass
+    assert heard[11] == 0
+    assert heard[12] == 1  # the state came before the answer
+    assert "9 is no choice of N1/screen" in str(heard[13])
+    assert "Locked: no, at 85 %" in states[0]
 
 
 def test_what_a_page_sends_that_is_no_answer_stores_nothing(kernel: Kernel, store: Path) -> None:
