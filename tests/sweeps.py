@@ -13,9 +13,9 @@ from typing import Final
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_points import SweepKind
-from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweeping.points import SweepKind
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import sweep
 
 SCENARIOS: Final = ("refund", "checkout", "ticker", "support-desk")
 PROCESSES: Final = min(os.cpu_count() or 1, 8)

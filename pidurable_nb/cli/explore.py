@@ -12,7 +12,7 @@ from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab.explore import Explored, Found, Seeded, Told, closure, replay, seeds
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
-from pidurable_nb.lab.sweep_result import name_of
+from pidurable_nb.lab.sweeping.result import name_of
 from pidurable_nb.store.visible import visible
 
 _SHOWN: Final = 5

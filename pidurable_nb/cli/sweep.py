@@ -14,13 +14,13 @@ from typing import Final, get_args
 
 from pidurable_nb.cli.scenarios import named_scenario
 from pidurable_nb.cli.subcommand import Result, Subcommand
-from pidurable_nb.lab.points import BadPoint
+from pidurable_nb.lab.point import BadPoint
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_points import SweepKind, Where, named, where
-from pidurable_nb.lab.sweep_replay import LifeTold, Replayed, replay
-from pidurable_nb.lab.sweep_result import SweepResult
-from pidurable_nb.lab.sweep_stop import until_stopped
+from pidurable_nb.lab.sweeping.points import SweepKind, Where, named, where
+from pidurable_nb.lab.sweeping.replay import LifeTold, Replayed, replay
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.stop import until_stopped
+from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.store.visible import visible
 
 _KINDS: Final[dict[str, SweepKind]] = {kind: kind for kind in get_args(SweepKind)}

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, get_args
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.rows import VerdictName
 from pidurable_nb.ids import Json, JsonObject, TaskId
-from pidurable_nb.lab.points import Namer, Point
+from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.vfs import FileOp
 from pidurable_nb.lab.world import SimulatedCrash, World, append
 from pidurable_nb.probe import Mark, TaskSubject

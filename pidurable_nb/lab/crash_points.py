@@ -15,7 +15,7 @@ from pidurable_nb.ids import JsonObject, TaskId
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.points import Place, Point, PointWhat, TaskPlace
+from pidurable_nb.lab.point import Place, Point, PointWhat, TaskPlace
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.probe import TaskSubject

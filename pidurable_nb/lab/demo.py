@@ -19,7 +19,7 @@ from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import Journal, read_journal
 from pidurable_nb.lab.explain import explain
 from pidurable_nb.lab.forkserver import Ended, ForkServer
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, Plan
 from pidurable_nb.lab.scenario import Facts, Scenario, builtins, facts_of, standing, violations
 from pidurable_nb.lab.verdict_check import acted, disagreements

@@ -17,12 +17,12 @@ from pidurable_nb.lab.image_check import Checker, Finding, Outcome
 from pidurable_nb.lab.images import kill_images
 from pidurable_nb.lab.invariants import Broken, Problem
 from pidurable_nb.lab.loop import Deadlock, Runaway
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.promises import Failure
 from pidurable_nb.lab.recording import Recording, Work, record
 from pidurable_nb.lab.run import Plan
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.sweep_lives import Image
+from pidurable_nb.lab.sweeping.lives import Image
 from pidurable_nb.lab.vfs import FileOp, Kind, Short
 from pidurable_nb.store.sqlite import Durability
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.vfs import replay

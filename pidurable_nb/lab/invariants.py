@@ -18,7 +18,7 @@ from pidurable_nb.ids import Json
 from pidurable_nb.lab.conversations import Stored, unfinished, unsound
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.explain import Explanation
-from pidurable_nb.lab.points import TaskPlace
+from pidurable_nb.lab.point import TaskPlace
 from pidurable_nb.lab.scenario import Facts, Scenario, is_request
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.codec import (

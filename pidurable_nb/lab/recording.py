@@ -23,7 +23,7 @@ from pidurable_nb.lab.crash import Act, CrashPlan, Passed
 from pidurable_nb.lab.disk import Blocks, Disk, blocks_of
 from pidurable_nb.lab.identity import FILES, STORE
 from pidurable_nb.lab.loop import DeterministicLoop
-from pidurable_nb.lab.points import Namer, Point
+from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.promises import Contents, Doing, Failure, Promises, Row, Told
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, SeededIds, carry, let_go, life
 from pidurable_nb.lab.scenario import Scenario

@@ -25,7 +25,7 @@ from pidurable_nb.errors import PidurableError, StorageError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.crash import Act, CrashKind, CrashPlan, Passed
 from pidurable_nb.lab.loop import DeterministicLoop
-from pidurable_nb.lab.points import Namer, Point
+from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.lab.vfs import FileOp, RecordingVfs, seed_prng
 from pidurable_nb.lab.world import SimulatedCrash, World

@@ -22,9 +22,9 @@ from IPython.core.error import UsageError
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.lab.code import Loaded
-from pidurable_nb.lab.points import BadPoint, Point
+from pidurable_nb.lab.point import BadPoint, Point
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
-from pidurable_nb.lab.scene_source import ScenarioSource, StoreSource
+from pidurable_nb.lab.scene.source import ScenarioSource, StoreSource
 from pidurable_nb.notebook.command import Command
 from pidurable_nb.notebook.commands_store import stores_at
 from pidurable_nb.notebook.deaths import CELL, Died, freeze, kill, of_cell, points_of

@@ -16,9 +16,9 @@ from typing import Final, get_args
 from IPython.core.error import UsageError
 
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.sweep import Progress
-from pidurable_nb.lab.sweep_points import SweepKind
-from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweeping.points import SweepKind
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import Progress
 from pidurable_nb.notebook.asking import Screen
 from pidurable_nb.notebook.command import Command
 from pidurable_nb.notebook.commands_lab import chosen, names

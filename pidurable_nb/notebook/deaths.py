@@ -21,7 +21,7 @@ from pidurable_nb.ids import Json
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
 from pidurable_nb.lab.forkserver import ForkServer
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import Plan, child, run_here
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.world import World, asked, copy_ledger

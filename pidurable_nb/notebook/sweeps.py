@@ -11,10 +11,10 @@ from typing import Final
 
 import pandas as pd
 
-from pidurable_nb.lab.sweep import Progress
-from pidurable_nb.lab.sweep_matrix import KIND_WORDS, WORDS
-from pidurable_nb.lab.sweep_result import SweepResult
-from pidurable_nb.lab.sweep_tally import OutcomeClass
+from pidurable_nb.lab.sweeping.matrix import KIND_WORDS, WORDS
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import Progress
+from pidurable_nb.lab.sweeping.tally import OutcomeClass
 from pidurable_nb.notebook.deaths import Died
 from pidurable_nb.notebook.markup import Tone, View, bdi, code, cut, esc, items, quiet, toned
 from pidurable_nb.notebook.sweeping import Story, Swept

@@ -15,14 +15,14 @@ from typing import Final, get_args
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.crash import CrashKind
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.sweep_hands import Hands, crew
-from pidurable_nb.lab.sweep_pieces import Deaths, Sweeping
-from pidurable_nb.lab.sweep_points import Which
-from pidurable_nb.lab.sweep_result import SweepResult, name_of
-from pidurable_nb.lab.sweep_tally import Tally
-from pidurable_nb.lab.sweep_work import work
+from pidurable_nb.lab.sweeping.hands import Hands, crew
+from pidurable_nb.lab.sweeping.pieces import Deaths, Sweeping
+from pidurable_nb.lab.sweeping.points import Which
+from pidurable_nb.lab.sweeping.result import SweepResult, name_of
+from pidurable_nb.lab.sweeping.tally import Tally
+from pidurable_nb.lab.sweeping.work import work
 from pidurable_nb.testing.swept import (
     DURABILITIES,
     WHICH,

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.lab.scenario import Scenario, find
-from pidurable_nb.lab.sweep_points import SweepKind, Where, named
-from pidurable_nb.lab.sweep_replay import LifeTold, Replayed, StepTold, replay
-from pidurable_nb.lab.sweep_result import SweepResult, Violation, replay_command
-from pidurable_nb.lab.sweep_tally import Witness
+from pidurable_nb.lab.sweeping.points import SweepKind, Where, named
+from pidurable_nb.lab.sweeping.replay import LifeTold, Replayed, StepTold, replay
+from pidurable_nb.lab.sweeping.result import SweepResult, Violation, replay_command
+from pidurable_nb.lab.sweeping.tally import Witness
 from pidurable_nb.store.visible import visible
 
 __all__ = ["of_story", "of_sweep"]

@@ -17,13 +17,13 @@ from typing import Final, TypeAlias, TypeVar, get_args
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.forkserver import ForkServerError
-from pidurable_nb.lab.points import BadPoint
+from pidurable_nb.lab.point import BadPoint
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario, find
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_hands import NotKilled
-from pidurable_nb.lab.sweep_points import SweepKind, Where, Which, where
-from pidurable_nb.lab.sweep_replay import NeverPassed, Replayed, replay
-from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweeping.hands import NotKilled
+from pidurable_nb.lab.sweeping.points import SweepKind, Where, Which, where
+from pidurable_nb.lab.sweeping.replay import NeverPassed, Replayed, replay
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.testing import failure
 
 __all__ = [
@@ -64,7 +64,7 @@ def sweep_scenario(
 
     The scenario is an object, or `module:name`, or the name of a built-in one. `kinds` are some of `freeze`, `kill`,
     `power`, `fault`; a kill, and more than one process, need a scenario that another process can import. Everything
-    else is as in `pidurable_nb.lab.sweep`.
+    else is as in `pidurable_nb.lab.sweeping.sweep`.
 
     Laws: C1, C2, C6, T6, T7, T9, M1, M3, E5, E6, and whatever the scenario promises itself.
     Raises: AssertionError, which tells the first broken promise as a story; UnknownScenario; WrongSetting; NotKilled;

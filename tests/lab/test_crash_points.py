@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pidurable_nb.lab.crash_points import PointInfo, points
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.scenario import builtin
 
 

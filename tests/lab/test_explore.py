@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.lab.explore import NoSuchChoice, TooManyTasks, Unsound, closure, replay, seeds
-from pidurable_nb.lab.explore_states import timeless
+from pidurable_nb.lab.explore.states import timeless
 from pidurable_nb.lab.run import EPOCH_MS
 
 CODE = Path(__file__).resolve().parents[2] / "fixtures" / "code"

@@ -29,7 +29,7 @@ from pidurable_nb.lab.image_check import Checker
 from pidurable_nb.lab.images import image
 from pidurable_nb.lab.recording import Recording, record
 from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
-from pidurable_nb.lab.sweep_faults import Faulty
+from pidurable_nb.lab.sweeping.faults import Faulty
 from pidurable_nb.lab.vfs import RecordingVfs, replay
 from pidurable_nb.store.storage import PutEntry, Storage
 from pidurable_nb.testing.storage_checks import commit, entry, start

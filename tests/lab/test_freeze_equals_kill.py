@@ -10,7 +10,7 @@ from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.identity import STORE, digest_of, file_points, files_in, freeze_at
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.sweep import freeze_equals_kill
+from pidurable_nb.lab.sweeping.sweep import freeze_equals_kill
 from pidurable_nb.lab.vfs import replay
 
 PLAN = Plan(seed=1, same_bytes=True, record_files=True)

@@ -19,7 +19,7 @@ from pidurable_nb import Done, Harness, Input, Phase, Runtime
 from pidurable_nb.lab.identity import STORE
 from pidurable_nb.lab.image_check import Checker, Finding, Outcome, check, lay_out
 from pidurable_nb.lab.images import Effort, Image, NoSuchImage, image, kill_images, power_images
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.promises import Told
 from pidurable_nb.lab.recording import Here, Recording, record
 from pidurable_nb.lab.run import LEDGER, Plan, run_here

@@ -34,8 +34,8 @@ from pidurable_nb.engine.runtime import Runtime, TaskBlock
 from pidurable_nb.engine.snapshot import View
 from pidurable_nb.ids import ConversationId, EntryId, Json, Seq, TaskId
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.records.message import ToolCall
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.transaction import Transaction

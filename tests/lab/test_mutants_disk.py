@@ -13,16 +13,16 @@ from typing import Literal
 import pytest
 
 from pidurable_nb.errors import AnotherWriter, StorageError, Stored, StoreOwned
-from pidurable_nb.lab import sweep_states
 from pidurable_nb.lab.crash import CrashPlan
 from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.recording import Recording, record
 from pidurable_nb.lab.run import LEDGER, Lived, Plan, run_here
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.sweep import Progress, sweep
-from pidurable_nb.lab.sweep_points import SweepKind, Which
-from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweeping import states as sweep_states
+from pidurable_nb.lab.sweeping.points import SweepKind, Which
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import Progress, sweep
 from pidurable_nb.session.writer import Writer
 from pidurable_nb.store import line, ownership
 from pidurable_nb.store.line import Line

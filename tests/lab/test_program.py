@@ -12,7 +12,7 @@ from pidurable_nb.agent.extension import wrap_tool
 from pidurable_nb.agent.recovery import AssumedCode
 from pidurable_nb.engine.registry import BuiltIn, Fits
 from pidurable_nb.lab.explain import explain
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.run import Plan, run_here
 from pidurable_nb.lab.scenario import Scenario

@@ -13,7 +13,7 @@ from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import read_journal
 from pidurable_nb.lab.forkserver import Ended, ForkServer
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, Plan, child, run_here
 from pidurable_nb.lab.scenario import builtin, facts_of, violations
 from pidurable_nb.lab.world import asked

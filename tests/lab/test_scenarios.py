@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, NeverEnds, Plan, Story, run_here, run_to_end
 from pidurable_nb.lab.scenario import BUILT_IN, Facts, UnknownScenario, builtin, builtins, facts_of, find, violations
 from pidurable_nb.lab.vfs import replay

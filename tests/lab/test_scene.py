@@ -13,10 +13,10 @@ import pytest
 
 from pidurable_nb.ids import Json
 from pidurable_nb.lab.code import Loaded, load_code
-from pidurable_nb.lab.scene import Scene
-from pidurable_nb.lab.scene_facts import Base, Facts
-from pidurable_nb.lab.scene_parts import LONGEST
-from pidurable_nb.lab.scene_source import CannotDo, NoScenario, StoreSource
+from pidurable_nb.lab.scene.facts import Base, Facts
+from pidurable_nb.lab.scene.parts import LONGEST
+from pidurable_nb.lab.scene.scene import Scene
+from pidurable_nb.lab.scene.source import CannotDo, NoScenario, StoreSource
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.records.codec import dumps, encode_entry, encode_submission, encode_task
 from pidurable_nb.store.copying import copy_store

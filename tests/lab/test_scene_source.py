@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from pidurable_nb.engine.decide import decide_tasks
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.scenario import BUILT_IN, builtin
-from pidurable_nb.lab.scene import Scene
-from pidurable_nb.lab.scene_lives import DidNotDie
-from pidurable_nb.lab.scene_parts import Effect, Task
-from pidurable_nb.lab.scene_source import CannotDo, ScenarioSource
-from pidurable_nb.lab.scene_stage import Stage
+from pidurable_nb.lab.scene.lives import DidNotDie
+from pidurable_nb.lab.scene.parts import Effect, Task
+from pidurable_nb.lab.scene.scene import Scene
+from pidurable_nb.lab.scene.source import CannotDo, ScenarioSource
+from pidurable_nb.lab.scene.stage import Stage
 from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.store.stranger import StoreFile
 

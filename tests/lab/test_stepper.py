@@ -16,7 +16,7 @@ from pidurable_nb.engine import rows
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.code import Loaded, load_code
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.recover import NoLedger, effects_before, recover
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import builtin

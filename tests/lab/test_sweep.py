@@ -23,14 +23,14 @@ from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.explain import explain
 from pidurable_nb.lab.images import NoSuchImage
 from pidurable_nb.lab.invariants import Acknowledged, content_of
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import BUILT_IN, Facts, Scenario, builtin, facts_of
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_lives import Image, live
-from pidurable_nb.lab.sweep_points import where
-from pidurable_nb.lab.sweep_replay import NeverPassed, replay
-from pidurable_nb.lab.sweep_result import CLASSES
+from pidurable_nb.lab.sweeping.lives import Image, live
+from pidurable_nb.lab.sweeping.points import where
+from pidurable_nb.lab.sweeping.replay import NeverPassed, replay
+from pidurable_nb.lab.sweeping.result import CLASSES
+from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.lab.verdict_check import NOTHING, acted, disagreements
 from pidurable_nb.lab.world import append
 from pidurable_nb.store.stranger import StoreFile

@@ -11,14 +11,14 @@ import pytest
 from distributed import Client, LocalCluster
 
 from pidurable_nb.lab.scenario import UnknownScenario, find
-from pidurable_nb.lab.sweep import Progress, sweep
-from pidurable_nb.lab.sweep_dask import done_far
-from pidurable_nb.lab.sweep_faults import fault_pieces
-from pidurable_nb.lab.sweep_hands import Hands
-from pidurable_nb.lab.sweep_images import image_pieces
-from pidurable_nb.lab.sweep_pieces import Piece, Sweeping
-from pidurable_nb.lab.sweep_result import SweepResult
-from pidurable_nb.lab.sweep_work import work
+from pidurable_nb.lab.sweeping.dask import done_far
+from pidurable_nb.lab.sweeping.faults import fault_pieces
+from pidurable_nb.lab.sweeping.hands import Hands
+from pidurable_nb.lab.sweeping.images import image_pieces
+from pidurable_nb.lab.sweeping.pieces import Piece, Sweeping
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import Progress, sweep
+from pidurable_nb.lab.sweeping.work import work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

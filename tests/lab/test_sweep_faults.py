@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.lab.faults import FAULTS, Place
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_faults import CHUNK, Faulty, count_faults, fault_pieces, fault_story
-from pidurable_nb.lab.sweep_hands import crew
-from pidurable_nb.lab.sweep_pieces import Faults, Sweeping, piece_of
-from pidurable_nb.lab.sweep_points import Where
-from pidurable_nb.lab.sweep_replay import NeverPassed, replay
-from pidurable_nb.lab.sweep_result import replay_command
-from pidurable_nb.lab.sweep_tally import Tally, Witness
-from pidurable_nb.lab.sweep_work import work
+from pidurable_nb.lab.sweeping.faults import CHUNK, Faulty, count_faults, fault_pieces, fault_story
+from pidurable_nb.lab.sweeping.hands import crew
+from pidurable_nb.lab.sweeping.pieces import Faults, Sweeping, piece_of
+from pidurable_nb.lab.sweeping.points import Where
+from pidurable_nb.lab.sweeping.replay import NeverPassed, replay
+from pidurable_nb.lab.sweeping.result import replay_command
+from pidurable_nb.lab.sweeping.sweep import sweep
+from pidurable_nb.lab.sweeping.tally import Tally, Witness
+from pidurable_nb.lab.sweeping.work import work
 
 SOME = tuple(
     map(

@@ -23,17 +23,17 @@ from pidurable_nb.lab.identity import digest_of, files_in
 from pidurable_nb.lab.image_check import Checker
 from pidurable_nb.lab.images import Effort, Image, NoSuchImage, image, kill_images, power_images
 from pidurable_nb.lab.invariants import Problem, expected
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.recording import Recording
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER
 from pidurable_nb.lab.scenario import Facts, Scenario, builtin
-from pidurable_nb.lab.sweep_images import count_images, image_pieces, lay_out_story
-from pidurable_nb.lab.sweep_lives import Image as Left
-from pidurable_nb.lab.sweep_lives import Recovered, live, recover
-from pidurable_nb.lab.sweep_pieces import Images, Sweeping
-from pidurable_nb.lab.sweep_points import ImageName
-from pidurable_nb.lab.sweep_states import SECOND, ImageKind, images_of, laid_out, recorded, sorted_out
-from pidurable_nb.lab.sweep_tally import Tally, Witness
+from pidurable_nb.lab.sweeping.images import count_images, image_pieces, lay_out_story
+from pidurable_nb.lab.sweeping.lives import Image as Left
+from pidurable_nb.lab.sweeping.lives import Recovered, live, recover
+from pidurable_nb.lab.sweeping.pieces import Images, Sweeping
+from pidurable_nb.lab.sweeping.points import ImageName
+from pidurable_nb.lab.sweeping.states import SECOND, ImageKind, images_of, laid_out, recorded, sorted_out
+from pidurable_nb.lab.sweeping.tally import Tally, Witness
 from pidurable_nb.store.sqlite import Durability
 
 DURABILITIES: tuple[Durability, ...] = ("kill", "barrier", "power")
@@ -201,8 +201,8 @@ def test_a_tally_of_images_is_the_same_in_another_process(tmp_path: Path) -> Non
     here = count_images(scenario, how, Images("kill", 120, 124), tmp_path / "here")
     code = (
         "import json; from pathlib import Path; from pidurable_nb.lab.scenario import builtin;"
-        "from pidurable_nb.lab.sweep_images import count_images;"
-        "from pidurable_nb.lab.sweep_pieces import Images, Sweeping;"
+        "from pidurable_nb.lab.sweeping.images import count_images;"
+        "from pidurable_nb.lab.sweeping.pieces import Images, Sweeping;"
         "found = count_images(builtin('ticker'), Sweeping(second=True), Images('kill', 120, 124), Path('there'));"
         "print(json.dumps(found.to_json()))"
     )

@@ -7,12 +7,12 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from pidurable_nb.lab.invariants import Problem
-from pidurable_nb.lab.points import Point, TaskPlace
-from pidurable_nb.lab.sweep_frame import COLUMNS
-from pidurable_nb.lab.sweep_matrix import MOST_ROWS, WORDS, matrix
-from pidurable_nb.lab.sweep_points import SweepKind
-from pidurable_nb.lab.sweep_result import SweepResult
-from pidurable_nb.lab.sweep_tally import CLASSES, Tally, Witness
+from pidurable_nb.lab.point import Point, TaskPlace
+from pidurable_nb.lab.sweeping.frame import COLUMNS
+from pidurable_nb.lab.sweeping.matrix import MOST_ROWS, WORDS, matrix
+from pidurable_nb.lab.sweeping.points import SweepKind
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.tally import CLASSES, Tally, Witness
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>&\"'\u202e\x1b[31m\n"

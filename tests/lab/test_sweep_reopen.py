@@ -11,12 +11,12 @@ import pytest
 
 from pidurable_nb.lab.identity import digest_of, files_in
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario, builtin
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_points import Where, where
-from pidurable_nb.lab.sweep_reopen import NothingLeft, story_image
-from pidurable_nb.lab.sweep_replay import NeverPassed
-from pidurable_nb.lab.sweep_result import SweepResult
-from pidurable_nb.lab.sweep_tally import Tally, Witness
+from pidurable_nb.lab.sweeping.points import Where, where
+from pidurable_nb.lab.sweeping.reopen import NothingLeft, story_image
+from pidurable_nb.lab.sweeping.replay import NeverPassed
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.sweep import sweep
+from pidurable_nb.lab.sweeping.tally import Tally, Witness
 from pidurable_nb.lab.world import asked
 
 

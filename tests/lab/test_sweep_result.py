@@ -17,10 +17,10 @@ from typing import cast
 import pytest
 
 from pidurable_nb.lab.scenario import Facts, builtin
-from pidurable_nb.lab.sweep import Progress, sweep
-from pidurable_nb.lab.sweep_file import FORMAT, SavedSweepRefused, source_of
-from pidurable_nb.lab.sweep_result import SweepResult
-from pidurable_nb.lab.sweep_stop import until_stopped
+from pidurable_nb.lab.sweeping.file import FORMAT, SavedSweepRefused, source_of
+from pidurable_nb.lab.sweeping.result import SweepResult
+from pidurable_nb.lab.sweeping.stop import until_stopped
+from pidurable_nb.lab.sweeping.sweep import Progress, sweep
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
 

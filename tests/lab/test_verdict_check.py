@@ -11,7 +11,7 @@ from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import Act, read_journal
 from pidurable_nb.lab.demo import predicted
-from pidurable_nb.lab.points import Point
+from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.lab.verdict_check import acted, disagreements

@@ -18,9 +18,9 @@ import pytest
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.scenario import find
-from pidurable_nb.lab.scene import PointRow, Scene
-from pidurable_nb.lab.scene_parts import Entries
-from pidurable_nb.lab.scene_source import ScenarioSource
+from pidurable_nb.lab.scene.parts import Entries
+from pidurable_nb.lab.scene.scene import PointRow, Scene
+from pidurable_nb.lab.scene.source import ScenarioSource
 from pidurable_nb.notebook.labview.figure import MOST_COLUMNS, spans
 from pidurable_nb.notebook.labview.plain import plain
 from pidurable_nb.notebook.labview.static_form import LONGEST, static_form

@@ -14,7 +14,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from pidurable_nb.lab.sweep_result import SweepResult
+from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.notebook.steps import StepView
 from pidurable_nb.notebook.sweeping import NoSuchStory
 from pidurable_nb.notebook.sweeps import SweepView, WitnessView

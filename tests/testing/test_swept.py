@@ -14,8 +14,8 @@ import pytest
 from pidurable_nb import Done, Harness, Phase, Runtime
 from pidurable_nb.lab.forkserver import ForkServerError
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario
-from pidurable_nb.lab.sweep import sweep
-from pidurable_nb.lab.sweep_replay import NeverPassed
+from pidurable_nb.lab.sweeping.replay import NeverPassed
+from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.testing import assert_sweep, check_crash, sweep_scenario
 from pidurable_nb.testing.crash_point import Bench, Courses, CrashPoint, crash_points
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pidurable_nb.lab.scene import Scene
-from pidurable_nb.lab.scene_parts import Bar, Col
+from pidurable_nb.lab.scene.parts import Bar, Col
+from pidurable_nb.lab.scene.scene import Scene
 from pidurable_nb.notebook.labview.words import crash_of, nth, verb_of
 from pidurable_nb.notebook.markup import COLOURS, esc
 from pidurable_nb.store.visible import fitted, visible

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pidurable_nb.lab.scene import Outside, Scene, StepShown
-from pidurable_nb.lab.scene_parts import Col, Task
+from pidurable_nb.lab.scene.parts import Col, Task
+from pidurable_nb.lab.scene.scene import Outside, Scene, StepShown
 from pidurable_nb.notebook.labview.words import (
     AGREEMENTS,
     OUTSIDE,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pidurable_nb.lab.scene import Outside, Scene, StepShown
-from pidurable_nb.lab.scene_parts import Effect, Entry, StoreMark, Task
+from pidurable_nb.lab.scene.parts import Effect, Entry, StoreMark, Task
+from pidurable_nb.lab.scene.scene import Outside, Scene, StepShown
 from pidurable_nb.notebook.labview.figure import LEGEND, figure
 from pidurable_nb.notebook.labview.words import (
     AGREEMENTS,

@@ -20,8 +20,8 @@ from pidurable_nb.notebook.labview.worker import Worker
 from pidurable_nb.notebook.markup import View, cut
 
 if TYPE_CHECKING:
-    from pidurable_nb.lab.scene import Scene
-    from pidurable_nb.lab.scene_source import SceneSource
+    from pidurable_nb.lab.scene.scene import Scene
+    from pidurable_nb.lab.scene.source import SceneSource
 
 _HERE = Path(__file__).parent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pidurable_nb.lab.scene import Agreement, Outside, Scene
-from pidurable_nb.lab.scene_parts import Col, Effect, Entry, Layer, Sub, Task
+from pidurable_nb.lab.scene.parts import Col, Effect, Entry, Layer, Sub, Task
+from pidurable_nb.lab.scene.scene import Agreement, Outside, Scene
 
 OUTSIDE: Final[Mapping[Outside, str]] = {"none": "nothing happens", "again": "can happen again", "unknown": "unknown"}
 """What a step causes in the world outside."""

@@ -18,8 +18,8 @@ from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.store.visible import visible
 
 if TYPE_CHECKING:
-    from pidurable_nb.lab.scene import Scene
-    from pidurable_nb.lab.scene_source import SceneSource
+    from pidurable_nb.lab.scene.scene import Scene
+    from pidurable_nb.lab.scene.source import SceneSource
 
 V = TypeVar("V")
 MOST_ENTRIES: Final = 500

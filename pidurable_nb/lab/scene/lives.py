@@ -1,0 +1,275 @@
+"""Owns running the lives of a scenario until they die, and what is known of them afterwards.
+
+A life dies by freezing, in this process, or by SIGKILL, in a child of the fork server; both on the deterministic loop,
+so that a point is reached again. Never recovers one and never shows it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pidurable_nb.errors import NotAStore, PidurableError
+from pidurable_nb.ids import Json, TaskId
+from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
+from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.point import Point, TaskPlace
+from pidurable_nb.lab.run import Plan, carry, child, run_here
+from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.scene.parts import Move
+from pidurable_nb.lab.scene.rows import moved
+from pidurable_nb.lab.world import copy_ledger, read_ledger
+from pidurable_nb.records.task import TaskRecord
+from pidurable_nb.session.changes import Changes
+from pidurable_nb.store.stranger import StoreFile
+
+T = TypeVar("T")
+CHILD_S: Final = 60.0
+
+
+class DidNotDie(PidurableError):
+    """The run came to its end: the point is not on its way, or its code failed before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A commit of a life: its number, who made it, and what it changed, where that is known."""
+
+    seq: int
+    task: TaskId | None
+    by: str
+    changes: Changes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Performed:
+    """An effect of a life. `begun` and `ended` count the commits before it began and ended; None: it never ended.
+
+    `kept`: its task made a commit behind it. `applied` counts commits likewise, where the outside said so.
+    """
+
+    name: str
+    task: TaskId | None
+    begun: int
+    ended: int | None
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """A life that died at `point`: in `task`, and in the effect `inside`, where it was in any.
+
+    `store` is the file as it was then.
+    """
+
+    number: int
+    kind: CrashKind
+    point: Point
+    store: Path
+    ended_ms: int
+    task: TaskId | None
+    inside: str | None
+    commits: tuple[Committed, ...]
+    effects: tuple[Performed, ...]
+
+    @property
+    def how(self) -> str:
+        """How it died, and where."""
+        return f"{'killed by SIGKILL' if self.kind == 'kill' else 'frozen'} at {self.point}"
+
+
+def live(scenario: Scenario, plans: Sequence[Point], folder: Path, server: ForkServer | None) -> tuple[Life, ...]:
+    """Run one life after the other in `folder`, each until its point: it is killed in a child of `server`, or frozen.
+
+    The ledger is `ledger.jsonl` there.
+
+    `N/effects.jsonl` is what the ledger was when life N died.
+
+    Raises: DidNotDie, ForkServerError, and what the scenario itself raises.
+    """
+    ledger = folder / "ledger.jsonl"
+    lives: list[Life] = []
+    plan = Plan(kind="freeze" if server is None else "kill")
+    for number, point in enumerate(plans, 1):
+        here = folder / str(number)
+        here.mkdir()
+        store = here / f"{scenario.name}.sqlite"
+        if lives:
+            carry(lives[-1].store, here)
+        plan = replace(plan, number=number, at=replace(point, life=number), journal=here / "journal.jsonl")
+        if server is None:
+            lives.append(_frozen(scenario, store, ledger, plan))
+        else:
+            lives.append(_killed(scenario, store, ledger, plan, server))
+        copy_ledger(ledger, here / "effects.jsonl")
+        plan = plan.then(lives[-1].ended_ms)
+    return tuple(lives)
+
+
+def _frozen(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> Life:
+    began = _next_seq(store)
+    lived = in_thread(lambda: run_here(scenario, store, ledger, plan, image=store.parent / "dead"))
+    if lived.image is None or lived.crashed is None:
+        raise DidNotDie(f"{plan.at} was not reached{_why(lived.error)}; choose a point that its life passes")
+    names = {at: passed.mark.name or "" for at, passed in enumerate(lived.passed) if passed.mark is not None}
+    changes = {int(each.seq): each for each in lived.published if each.seq is not None}
+    told = _Told(lived.image, lived.points, names, began, changes)
+    return Life(
+        number=plan.number, kind="freeze", point=lived.crashed, store=lived.image, ended_ms=lived.passed[-1].at_ms,
+        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects),
+    )  # fmt: skip
+
+
+def fork_server() -> ForkServer:
+    """A server that lives are killed in; enter it once, for as many lives as there will be."""
+    return ForkServer([child.__module__], extra_path=[Path.cwd()])
+
+
+def _killed(scenario: Scenario, store: Path, ledger: Path, plan: Plan, server: ForkServer) -> Life:
+    began, lines = _next_seq(store), len(read_ledger(ledger))
+    argument: Json = {
+        "scenario": f"{scenario.module}:{scenario.name}", "store": str(store), "ledger": str(ledger),
+        "plan": plan.to_json(),
+    }  # fmt: skip
+    ended = server.run(f"{child.__module__}:{child.__qualname__}", argument, timeout_s=CHILD_S)
+    assert plan.journal is not None
+    journal = read_journal(plan.journal)
+    if ended.signal != signal.SIGKILL or ended.timed_out or journal.ended_ms is None:
+        said = ended.error.strip().rpartition("\n")[2]
+        raise DidNotDie(f"{plan.at} was not reached{_why(said)}; choose a point that its life passes")
+    asked = [line.effect for line in read_ledger(ledger)[lines:] if line.edge == "before"]
+    begun = [at for at, point in enumerate(journal.points) if point.what == "effect" and point.edge == "before"]
+    names = dict(zip(begun, asked, strict=False))  # whoever was killed before the first line asked nothing
+    told = _Told(store, journal.points, names, began, {})
+    return Life(
+        number=plan.number, kind="kill", point=journal.points[-1], store=store, ended_ms=journal.ended_ms,
+        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects),
+    )  # fmt: skip
+
+
+class _Told:
+    """What the points of a life tell: its commits and effects, in order. `names` are those of effects, by point."""
+
+    def __init__(
+        self, store: Path, points: Sequence[Point], names: Mapping[int, str], began: int, changes: Mapping[int, Changes]
+    ) -> None:
+        self.commits: list[Committed] = []
+        self.effects: list[Performed] = []
+        self._began = began
+        self._changes = changes
+        self._tasks = _by_kind(store)
+        self._open: dict[Point, int] = {}
+        self.task = self._task(points[-1]) if points else None
+        self.inside = names.get(len(points) - 1) if points and points[-1].what == "effect" else None
+        for at, point in enumerate(points):
+            if point.what == "publish" and point.edge == "before":
+                self._commit(point)
+            elif point.what == "effect" and point.edge == "before" and at + 1 < len(points) and at in names:
+                self._open[replace(point, edge="after")] = len(self.effects)
+                begun = Performed(
+                    name=names[at], task=self._task(point), begun=len(self.commits), ended=None, kept=False
+                )
+                self.effects.append(begun)
+            elif point in self._open:
+                ended = self._open[point]
+                self.inside = self.effects[ended].name if at + 1 == len(points) else self.inside
+                self.effects[ended] = replace(self.effects[ended], ended=len(self.commits))
+
+    def _commit(self, point: Point) -> None:
+        seq, task = self._began + len(self.commits), self._task(point)
+        changes = self._changes.get(seq)
+        self.commits.append(Committed(seq=seq, task=task, by=str(point.place), changes=changes))
+        for at, effect in enumerate(self.effects):
+            if effect.ended is not None and effect.task == task:
+                self.effects[at] = replace(effect, kept=True)
+
+    def _task(self, point: Point) -> TaskId | None:
+        place = point.place
+        if not isinstance(place, TaskPlace):
+            return None
+        ids = self._tasks.get(place.kind, [])
+        return ids[place.ordinal - 1] if place.ordinal <= len(ids) else None
+
+
+def _by_kind(store: Path) -> Mapping[str, list[TaskId]]:
+    """The tasks of a store by kind, in the order in which points count them."""
+    found: dict[str, list[TaskId]] = {}
+    with suppress(NotAStore), StoreFile.open(store) as file:
+        for record in file.tasks():
+            found.setdefault(record.kind, []).append(record.id)
+    return found
+
+
+def _next_seq(store: Path) -> int:
+    if not store.exists():
+        return 1
+    with StoreFile.open(store) as file:
+        return file.next_seq
+
+
+def _why(said: object) -> str:
+    return f": {said}" if said else ""
+
+
+def points_of(
+    scenario: Scenario, folder: Path, dead: Life | None = None, ledger: Path | None = None
+) -> Sequence[Passed]:
+    """Every point of an undisturbed life: the first, or the one behind a life that died. Runs in `folder`."""
+    store = folder / f"{scenario.name}.sqlite"
+    plan = Plan()
+    if dead is not None:
+        carry(dead.store, folder)
+        plan = replace(plan, number=dead.number).then(dead.ended_ms)
+    copied = copy_ledger(ledger, folder / "ledger.jsonl") if ledger is not None else folder / "ledger.jsonl"
+    return in_thread(lambda: run_here(scenario, store, copied, plan)).passed
+
+
+# --- What the commits tell --------------------------------------------------------------------------------------------
+
+
+def moves_in(lives: Sequence[Life]) -> tuple[Mapping[TaskId, tuple[Move, ...]], frozenset[TaskId]]:
+    """The ways that tasks took in these lives, as their commits say; and the tasks of which every commit is known."""
+    moves: dict[TaskId, tuple[Move, ...]] = {}
+    broken: set[TaskId] = set()
+    last: dict[TaskId, TaskRecord] = {}
+    for life in lives:
+        for commit in life.commits:
+            for id, change in commit.changes.tasks.items() if commit.changes is not None else ():
+                before = change.before if change.before is not None else last.get(id)
+                opened = _reopened(last.get(id), before)
+                if before is not None and not opened and (id not in last or last[id].state != before.state):
+                    broken.add(id)  # a commit in between went by unheard
+                moves[id] = (*moves.get(id, ()), *opened, *moved(before, change.after))
+                last[id] = change.after
+    if any(commit.changes is None for life in lives[:1] for commit in life.commits):
+        return {}, frozenset()
+    return moves, frozenset(moves) - broken
+
+
+def _reopened(last: TaskRecord | None, before: TaskRecord | None) -> tuple[Move, ...]:
+    """What an opening did between: its commit comes before anybody listens (T7)."""
+    if last is None or before is None or (last.status, before.status) != ("running", "pending"):
+        return ()
+    return (Move(from_="running", to="pending", crash=True),)
+
+
+def memos_in(lives: Sequence[Life]) -> Mapping[TaskId, Mapping[str, str]]:
+    """Who wrote each memo: the life and the commit, where the commit is known."""
+    found: dict[TaskId, dict[str, str]] = {}
+    for life in lives:
+        for commit in life.commits:
+            for id, change in commit.changes.tasks.items() if commit.changes is not None else ():
+                for name in change.after.memos:
+                    found.setdefault(id, {}).setdefault(name, f"life {life.number} · commit {commit.seq}")
+    return found
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` where no event loop runs yet: whoever shows a scene may have one."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb life") as thread:
+        return thread.submit(work).result()
