@@ -23,7 +23,7 @@ def test_the_check_runs_the_tour_through_a_real_server() -> None:
     answer = json.loads(done.stdout)
     assert answer["ok"], answer
     assert done.returncode == 0
-    assert answer["cells"] == 10
+    assert answer["cells"] == 11
     assert not any(Path().iterdir())
 
 

@@ -31,7 +31,7 @@ def run() -> nbformat.NotebookNode:
 def test_the_tour_is_short_saved_without_outputs_and_kills_no_kernel() -> None:
     notebook = read()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert 5 <= len(cells) <= 10
+    assert 5 <= len(cells) <= 11
     assert all(not cell.outputs and cell.execution_count is None for cell in cells)
     assert not any("--kernel" in cell.source for cell in cells)
     assert not any(word in TOUR.read_text() for word in ("http:", "https:", str(Path.home())))
@@ -42,7 +42,7 @@ def test_the_tour_runs_twice_in_one_folder_and_shows_what_it_says() -> None:
     run()
     notebook = run()
     shown = [text_of(cell) for cell in notebook.cells if cell.cell_type == "code"]
-    _, ran, task, _, killed, why, step, recovered, orders, checkout = shown
+    _, ran, task, _, killed, why, step, recovered, orders, checkout, lab = shown
     assert "tick 5" in ran
     assert "[completed]  <- here, terminal" in task
     assert "Killed by SIGKILL" in killed
@@ -56,6 +56,7 @@ def test_the_tour_runs_twice_in_one_folder_and_shows_what_it_says() -> None:
     assert "mail Ada: asked 2 in all" in orders
     assert "everything was as predicted" in checkout
     assert "refund 1: asked 1 in all, 1 of them in this recovery, applied 1" in checkout
+    assert "refund.sqlite   frozen at pi.tool#1/execute:effect.after" in lab
     size = len(nbformat.writes(notebook))  # type: ignore[no-untyped-call]  # untyped
     assert size < 200_000
 

@@ -1295,21 +1295,25 @@ class Lab {
     else if (entry !== undefined) this.select({entry: Number(entry)});
   }
 
+  /** Keys. None goes on to the page: a notebook takes the focus to itself at any key that reaches it. */
   key(event) {
     const {target, key} = event;
+    event.stopPropagation();
     if (event.ctrlKey || event.metaKey || event.altKey || !this.scene) return;
-    const done = () => { event.preventDefault(); event.stopPropagation(); };
-    if (key === "Escape") { done(); this.select(null); return; }
+    const done = act => { event.preventDefault(); act(); };
+    if (key === "Escape") return done(() => this.select(null));
     const rove = target.closest("[data-rove]");
-    if (rove && (key === "ArrowDown" || key === "ArrowUp")) { done(); this.rove(rove, target, key === "ArrowDown" ? 1 : -1); return; }
-    if (target.matches("input:not([type=range]):not([type=radio])")) { if (/^(Arrow|Home|End|\d)/.test(key)) event.stopPropagation(); return; }
-    const radio = target.matches("input[type=radio]");
-    if (radio && key.startsWith("Arrow")) { event.stopPropagation(); return; }
-    if (target === this.at.range && !/^[pP1-4]$/.test(key)) { if (/^(Arrow|Home|End|Page)/.test(key)) event.stopPropagation(); return; }
-    const options = this.scene.step.choice?.options, option = /^[1-4]$/.test(key) ? options?.[Number(key) - 1] : null;
-    if (option) { done(); if (option.disabled === null && !option.chosen) this.choose(option.id); return; }
-    const moves = {ArrowRight: () => this.next(), ArrowLeft: () => this.back(), Home: () => this.go(0), End: () => this.finish(), p: () => this.play(), P: () => this.play()};
-    if (moves[key]) { done(); moves[key](); }
+    if (rove && (key === "ArrowDown" || key === "ArrowUp")) return done(() => this.rove(rove, target, key === "ArrowDown" ? 1 : -1));
+    if (target.matches("input:not([type=range]):not([type=radio])")) return undefined;
+    if (target.matches("input[type=radio]") && key.startsWith("Arrow")) return undefined;
+    if (target === this.at.range && !/^[pP1-4]$/.test(key)) return undefined;
+    const option = /^[1-4]$/.test(key) ? this.scene.step.choice?.options[Number(key) - 1] : null;
+    if (option) return done(() => { if (option.disabled === null && !option.chosen) this.choose(option.id); });
+    const moves = {
+      ArrowRight: () => this.next(), ArrowLeft: () => this.back(), Home: () => this.go(0), End: () => this.finish(),
+      p: () => this.play(), P: () => this.play(),
+    };
+    return moves[key] ? done(moves[key]) : undefined;
   }
 
   rove(list, from, step) {
