@@ -26,11 +26,10 @@ const SLOTS = 9; // steps that the timeline has room for before any is known
 
 const ACTING = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 
-function sign(char) {
-  const code = char.codePointAt(0);
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  return code === 0x7f ? "\u2421" : `\\u{${code.toString(16).toUpperCase()}}`;
-}
+const SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"};
+
+/** A character as an escape: fonts often lack the pictures that Unicode has for controls. */
+const sign = char => SHORT[char] ?? `\\u{${char.codePointAt(0).toString(16).toUpperCase()}}`;
 
 /** Foreign text that acts on nothing; with `lines`, its own lines and tabs stay. */
 export function visible(text, lines = false) {

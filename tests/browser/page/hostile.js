@@ -24,6 +24,6 @@ export function inspect(root) {
     handlers: attributes.filter(({name}) => name.startsWith("on")).length,
     acting: [...root.textContent].filter(char => ACTS.test(char)).length + attributes.filter(({name, value}) => name !== "value" && ACTS.test(value)).length,
     loose,
-    shown: root.textContent.includes("<script>alert(1)</script>") && root.textContent.includes("\u241b[31mred") && root.textContent.includes("\\u{202E}"),
+    shown: root.textContent.includes("<script>alert(1)</script>") && root.textContent.includes("\\u{1B}[31mred") && root.textContent.includes("\\u{202E}"),
   };
 }
