@@ -21,7 +21,8 @@ ALLOWED_WITHOUT_PEERS: Final[dict[str, str]] = {
 # Whole rooms that take real kernels, servers, another implementation, or every storage in turn: `make check` leaves
 # them to `make test`, and stays under three minutes.
 SLOW_PARTS: Final = (
-    "tests/browser/", "tests/notebook/", "tests/peers/", "tests/store/test_conformance.py", "tests/store/test_jsonl_crash.py"
+    "tests/browser/", "tests/notebook/", "tests/peers/", "tests/store/test_conformance.py",
+    "tests/store/test_jsonl_crash.py",
 )  # fmt: skip
 
 # No deadline: a busy machine is not a failure. In CI the same examples every time: a red run can be run again.
