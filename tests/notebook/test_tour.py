@@ -66,5 +66,5 @@ def text_of(cell: nbformat.NotebookNode) -> str:
     parts = []
     for output in cell.outputs:
         assert output.output_type != "error", output
-        parts.append(output.text if output.output_type == "stream" else output.data["text/plain"])
+        parts.append(output.text if output.output_type == "stream" else output.data.get("text/plain", ""))
     return "\n".join(parts)

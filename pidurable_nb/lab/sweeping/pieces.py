@@ -26,6 +26,7 @@ CHUNK: Final = 24
 """Crashes of a piece, about: enough to pay for a process, few enough to share them out."""
 
 _CRASHES: Final[dict[Json, CrashKind]] = {each: each for each in get_args(CrashKind)}
+_WHICH: Final[dict[str, Which]] = {each: each for each in get_args(Which)}
 _DURABILITIES: Final[dict[str, Durability]] = {each: each for each in get_args(Durability)}
 
 
@@ -64,14 +65,14 @@ class Sweeping:
                 "seed": int(seed),
                 "durability": str(durability),
                 "second": bool(second),
-                "which": "commits" | "files" as which,
+                "which": str(which),
                 "awaited": list(awaited),
-            } if durability in _DURABILITIES:
+            } if durability in _DURABILITIES and which in _WHICH:
                 return cls(
                     seed=seed,
                     durability=_DURABILITIES[durability],
                     second=second,
-                    which=which,
+                    which=_WHICH[which],
                     awaited=tuple(map(_expected_of, awaited)),
                 )
             case _:
@@ -133,8 +134,10 @@ def piece_of(value: Json) -> Piece:
     match value:
         case {"deaths": list(kinds), "points": list(points)} if all(kind in _CRASHES for kind in kinds):
             return Deaths(tuple(_CRASHES[str(kind)] for kind in kinds), _points_of(points))
-        case {"images": "kill" | "power" as image_kind, "first": int(first), "last": int(last)}:
-            return Images(image_kind, first, last)
+        case {"images": "kill", "first": int(first), "last": int(last)}:
+            return Images("kill", first, last)
+        case {"images": "power", "first": int(first), "last": int(last)}:
+            return Images("power", first, last)
         case {"faults": list(places)}:
             return Faults(tuple(Place.parse(str(place)) for place in places))
         case {"identities": list(points)}:

@@ -137,8 +137,10 @@ def _whole(crew: Crew, sweeping: Sweeping, tally: Tally, how: SweepKind) -> tupl
 def _cut(crew: Crew, sweeping: Sweeping, kinds: Sequence[SweepKind], points: Sequence[Point]) -> list[Piece]:
     """All there is to do, in pieces."""
     scenario, hands = crew.first.scenario, crew.first
-    dying = tuple(kind for kind in _BOTH if kind in kinds)
-    pieces: list[Piece] = [Deaths(dying, chunk) for chunk in chunks(points)] if dying else []
+    dying: tuple[CrashKind, ...] = tuple(kind for kind in _BOTH if kind in kinds)
+    pieces: list[Piece] = []
+    if dying:
+        pieces += [Deaths(dying, chunk) for chunk in chunks(points)]
     if dying == _BOTH:
         pieces += map(Identities, chunks(file_points(scenario, sweeping.nothing.plan, hands.new())))
     if "kill" in kinds:

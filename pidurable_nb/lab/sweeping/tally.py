@@ -122,7 +122,7 @@ class Tally:
             if problem.kind not in allowed:
                 self.problems.setdefault(problem, witness)
             found.add("broken" if problem.kind == "mispredicted" else problem.kind)
-        worst = next(each for each in WORST_FIRST if each in found)
+        worst: OutcomeClass = next(each for each in WORST_FIRST if each in found)
         self.classes[worst] += 1
         if worst != "as_promised":
             self.witnesses.setdefault(worst, witness)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import anywidget
 import traitlets
+from IPython.display import publish_display_data
 
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.notebook.labview.plain import plain
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from pidurable_nb.lab.scene.source import SceneSource
 
 _HERE = Path(__file__).parent
+LIVE: Final = "application/vnd.jupyter.widget-view+json"
+_OUTPUT: Final = ".jp-OutputArea-child"
+_ONE_OF_TWO: Final = (
+    f"<style>{_OUTPUT}:has(.pi-lab)+{_OUTPUT}:has(.pi-lab-saved),"
+    f"{_OUTPUT}:has(>[data-mime-type='{LIVE}']):not(:has(.pi-lab)):has(+{_OUTPUT} .pi-lab-saved){{display:none}}</style>"
+)
+"""The saved form gives way to the live one beside it, and where there is none, so does Jupyter's word about that."""
 
 
 class LabWidget(anywidget.AnyWidget):
@@ -89,8 +97,18 @@ class LabView(View):
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, object]:
         saved = super()._repr_mimebundle_(include, exclude)
+        return {**self._live(), **saved}
+
+    def _ipython_display_(self) -> None:
+        """Two outputs, of which one is seen: a page that lacks a widget's kernel shows no other form of its output."""
+        publish_display_data({LIVE: self._live()[LIVE]})
+        saved = super()._repr_mimebundle_()
+        markup = f'{_ONE_OF_TWO}<div class="pi-lab-saved">{saved["text/html"]}</div>'
+        publish_display_data({**saved, "text/html": markup})
+
+    def _live(self) -> dict[str, object]:
         live, _ = self.widget._repr_mimebundle_() or ({}, {})
-        return {**live, **saved}
+        return dict(live)
 
     # -- the page ----------------------------------------------------------------------------------------------------
 
