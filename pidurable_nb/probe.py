@@ -45,8 +45,9 @@ class SessionSubject:
 
 Subject: TypeAlias = TaskSubject | ConversationSubject | SubmissionSubject | SessionSubject
 What: TypeAlias = Literal[
-    "reserve", "phase", "memo", "commit", "effect", "chunk", "publish", "open", "reconcile", "outcome"
+    "reserve", "phase", "memo", "lost", "commit", "effect", "chunk", "publish", "open", "reconcile", "outcome"
 ]  # fmt: skip
+"""`lost` is noted when a memo came second and its value was another one (M1): nothing is stored then."""
 Edge: TypeAlias = Literal["before", "after"]
 
 
@@ -55,7 +56,7 @@ class Mark:
     """The core is at this place.
 
     `name` is the effect's, the memo's, or the verdict that is acted on; `seq` the commit's, once it has one; `rows`
-    are those that a published commit changed, as `tasks/12`.
+    are those that a published commit changed, as `tasks/12`; `text` of a lost memo is the value that came second, as JSON.
     """
 
     subject: Subject

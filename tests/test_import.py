@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,12 @@ PROVIDERS = {
     )
 }
 """What answers or acts: it loads when somebody names it."""
+
+PUBLIC = tuple(
+    f"pidurable_nb{room}"
+    for room in ("", ".extensions", ".lab", ".lab.explore", ".models", ".study", ".testing", ".tools")
+)
+"""What people import from."""
 
 EVERY_NAME = "import pidurable_nb as p; [getattr(p, name) for name in p.__all__]"
 A_TASK = """
@@ -105,3 +113,11 @@ def test_looking_at_a_store_loads_neither_the_vfs_nor_the_fork_server(module: st
     heavy = {f"pidurable_nb.lab.{name}" for name in ("vfs", "forkserver", "stepper", "scenario", "world")}
     assert found & heavy == set()
     assert tops(found) & (NEVER | {"httpx", "pydantic"}) == set()
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_no_public_name_is_also_a_module_which_would_take_its_place(package: str) -> None:
+    found = importlib.import_module(package)
+    modules = {info.name for info in pkgutil.iter_modules(found.__path__)} if hasattr(found, "__path__") else set()
+    assert not modules & set(found.__all__)
+    assert all(getattr(found, name) is not None for name in found.__all__)

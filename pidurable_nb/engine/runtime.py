@@ -184,6 +184,8 @@ class Runtime:
                 kept: Json = fact
             else:
                 kept = record.memos[name]
+        if kept != fact and (probe := engine.session.probe) is not None:
+            probe.note(Mark(self.subject, "lost", "after", name, laws=("M1",), text=dumps(fact)))
         return read_fact(kept, type(value), at=f"memo {name!r}")
 
     @overload

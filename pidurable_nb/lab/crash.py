@@ -140,6 +140,8 @@ class Recorder:
         self.passed: list[Passed] = []
         self.published: list[Changes] = []
         """What every published commit changed, for those that `follow` was told of."""
+        self.lost: list[Mark] = []
+        """The memos that came second with another value (M1): no points, since nothing of them is stored."""
         self.acts: list[Act] = []
         """The verdicts that this life acted on, in order, those that one commit carried out with another included."""
         self._journal = journal
@@ -181,7 +183,10 @@ class Recorder:
     def _at(self, mark: Mark) -> None:
         if self.world.is_shut:
             raise SimulatedCrash(f"life {self.world.life} is over")
-        self._pass(self.namer.name(mark), mark)
+        if mark.what == "lost":
+            self.lost.append(mark)
+        else:
+            self._pass(self.namer.name(mark), mark)
 
     def _pass(self, point: Point, mark: Mark | None) -> None:
         passed = Passed(point, mark, self._clock.now_ms())

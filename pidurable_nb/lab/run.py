@@ -29,6 +29,7 @@ from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.lab.vfs import FileOp, RecordingVfs, seed_prng
 from pidurable_nb.lab.world import SimulatedCrash, World
+from pidurable_nb.probe import Mark
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.ownership import lock_path
 from pidurable_nb.store.sqlite import SqliteStorage
@@ -136,13 +137,15 @@ class Lived:
 
     `error` is what ended it when it was neither the plan nor its own end. `ops` are the file operations, if recorded.
     `image` is a copy of the store as it was when the life died; None when it ended by itself. `published` is what its
-    commits changed, from when they were followed: not what the opening settled. `acts` are the verdicts it acted on.
+    commits changed, from when they were followed: not what the opening settled. `acts` are the verdicts it acted on,
+    `lost` the memos that came second.
     """
 
     number: int
     passed: tuple[Passed, ...]
     published: tuple[Changes, ...] = ()
     acts: tuple[Act, ...] = ()
+    lost: tuple[Mark, ...] = ()
     crashed: Point | None = None
     error: Exception | None = None
     ops: tuple[FileOp, ...] = ()
@@ -222,6 +225,7 @@ def run_here(scenario: Scenario, store: Path, ledger: Path, plan: Plan, *, image
         passed=tuple(recorder.passed),
         published=tuple(recorder.published),
         acts=tuple(recorder.acts),
+        lost=tuple(recorder.lost),
         crashed=recorder.crashed,
         error=error,
         ops=tuple(vfs.ops),

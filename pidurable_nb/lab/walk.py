@@ -53,7 +53,7 @@ class Step:
 
     `verdict` is the one that was acted on, where the step acts on one. `changed` are rows of the store. `effect` is
     the name of the effect that this step is about, `asked` whether the outside was asked for it. `carried` are waiting
-    tasks that the commit of this step resumed and ended along with it (T2).
+    tasks that the commit of this step resumed and ended along with it (T2). `lost` are memos that came second in it.
     """
 
     n: int
@@ -67,6 +67,7 @@ class Step:
     asked: bool = False
     carried: tuple[TaskId, ...] = ()
     seq: Seq | None = None
+    lost: tuple[Mark, ...] = ()
 
 
 @dataclass(slots=True)
@@ -121,6 +122,7 @@ class Gatekeeper:
         self.seq: Seq | None = None
         self.choice: Choice = "auto"
         self.carried: list[TaskId] = []
+        self.lost: list[Mark] = []
         self.died = False
         self.released = 0
         self._answers = list(answers)
@@ -145,7 +147,9 @@ class Gatekeeper:
             await self._wait(mark)
 
     def note(self, mark: Mark) -> None:
-        if mark.edge == "before":
+        if mark.what == "lost":
+            self.lost.append(mark)
+        elif mark.edge == "before":
             self.rows += mark.rows
             self.seq = mark.seq
 
@@ -293,6 +297,7 @@ class Walk:
     def next(self, choice: Choice = "auto") -> Step | None:
         """Go through the first gate; None when nothing waits."""
         keeper = self.gatekeeper
+        keeper.lost = []
         while keeper.waiting and not keeper.died:
             gate = keeper.waiting.pop(0)
             keeper.released += 1
@@ -332,6 +337,7 @@ class Walk:
             asked=effect is not None and effect.asked,
             carried=tuple(keeper.carried),
             seq=keeper.seq,
+            lost=tuple(keeper.lost),
         )
 
     def _told(self, mark: Mark, task: TaskId | None, effect: Begun | None) -> tuple[StepKind, str, tuple[str, ...]]:

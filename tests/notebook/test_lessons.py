@@ -112,7 +112,7 @@ def run(notebook: nbformat.NotebookNode) -> str:
     for output in (output for cell in code(notebook) for output in cell.outputs):
         assert output.output_type != "error", output
         assert output.output_type != "stream" or output.name == "stdout", output
-        parts.append(output.text if output.output_type == "stream" else output.data["text/plain"])
+        parts.append(output.text if output.output_type == "stream" else output.data.get("text/plain", ""))
     return "\n".join(parts)
 
 

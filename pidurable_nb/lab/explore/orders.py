@@ -25,7 +25,7 @@ from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.explore.judge import awaited_by, behind_a_step, in_the_end
 from pidurable_nb.lab.explore.life import Life, Option
 from pidurable_nb.lab.explore.result import Explored, Found, Seeded, Told, unnumbered
-from pidurable_nb.lab.explore.seeds import seeds, surroundings, tell
+from pidurable_nb.lab.explore.seeded import seeds, surroundings, tell
 from pidurable_nb.lab.explore.states import CRASH, Choices, State, key_of
 from pidurable_nb.lab.invariants import Expected, Problem
 from pidurable_nb.lab.loop import Runaway

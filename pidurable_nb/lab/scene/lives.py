@@ -24,6 +24,7 @@ from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.scene.parts import Move
 from pidurable_nb.lab.scene.rows import moved
 from pidurable_nb.lab.world import copy_ledger, read_ledger
+from pidurable_nb.probe import Mark
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
@@ -64,7 +65,7 @@ class Performed:
 class Life:
     """A life that died at `point`: in `task`, and in the effect `inside`, where it was in any.
 
-    `store` is the file as it was then.
+    `store` is the file as it was then. `lost` are the memos that came second in it, which only a frozen life tells.
     """
 
     number: int
@@ -76,6 +77,7 @@ class Life:
     inside: str | None
     commits: tuple[Committed, ...]
     effects: tuple[Performed, ...]
+    lost: tuple[Mark, ...] = ()
 
     @property
     def how(self) -> str:
@@ -121,7 +123,7 @@ def _frozen(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> Life:
     told = _Told(lived.image, lived.points, names, began, changes)
     return Life(
         number=plan.number, kind="freeze", point=lived.crashed, store=lived.image, ended_ms=lived.passed[-1].at_ms,
-        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects),
+        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects), lost=lived.lost,
     )  # fmt: skip
 
 

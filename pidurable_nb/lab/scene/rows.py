@@ -14,7 +14,7 @@ from pidurable_nb.engine.transition import FAULT_MEMO
 from pidurable_nb.ids import ABSENT, ConversationId, EntryId, Json, JsonObject, SubmissionId, TaskId
 from pidurable_nb.lab.inspect import outcome_word
 from pidurable_nb.lab.scene.facts import Facts, named_call
-from pidurable_nb.lab.scene.parts import EntryState, Memo, Move, PhaseEdge, Sub, Task, cut, short
+from pidurable_nb.lab.scene.parts import EntryState, LostMemo, Memo, Move, PhaseEdge, Sub, Task, cut, short
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.message import blocks_of, error_text, items, role_of, stop_reason
@@ -43,6 +43,7 @@ class Known:
     policies: Mapping[TaskId, str] = field(default_factory=dict)
     memos: Mapping[TaskId, Mapping[str, tuple[Json, str]]] = field(default_factory=dict)
     new_memos: frozenset[tuple[TaskId, str]] = frozenset()
+    lost_memos: Mapping[tuple[TaskId, str], tuple[LostMemo, ...]] = field(default_factory=dict)
     lost: Mapping[TaskId, str] = field(default_factory=dict)
     edges: Mapping[str, tuple[PhaseEdge, ...]] = field(default_factory=dict)
     limit: int = 5
@@ -106,6 +107,7 @@ def _memos(record: TaskRecord, known: Known) -> tuple[Memo, ...]:
             name=short(name, SHORT),
             value=short(value_text(record.memos[name] if name in record.memos else kept[name][0]), SHORT),
             by=kept[name][1] if name in kept else None,
+            lost=known.lost_memos.get((record.id, name), ()),
             new=(record.id, name) in known.new_memos,
             gone=name not in record.memos,
         )

@@ -20,6 +20,7 @@ from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.scene.effects import Counted, Happened, Seen, effects_of
 from pidurable_nb.lab.scene.facts import Facts
 from pidurable_nb.lab.scene.lives import Life, memos_in, moves_in
+from pidurable_nb.lab.scene.losing import lost_in
 from pidurable_nb.lab.scene.parts import Entries, Move, PhaseEdge, short
 from pidurable_nb.lab.scene.rows import Known, label_of, moved, proven, submissions_of, tasks_of
 from pidurable_nb.lab.scene.scene import Choice, Law, Option, Outside, PointRow, Scene, StepShown, TableRow, Totals
@@ -30,6 +31,7 @@ from pidurable_nb.lab.scene.transcript import WINDOW, talks_of, window_of
 from pidurable_nb.lab.scene.walk import Moment, Walking
 from pidurable_nb.lab.scene.words import died_at, laws_of, many
 from pidurable_nb.lab.world import read_ledger
+from pidurable_nb.probe import Mark
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 
@@ -55,6 +57,7 @@ class Origin:
     whole: frozenset[TaskId] = frozenset()
     memos: Mapping[TaskId, Mapping[str, str]] = field(default_factory=dict)
     lost: Mapping[TaskId, str] = field(default_factory=dict)
+    lost_memos: tuple[tuple[str, Mark], ...] = ()
     dead: TaskId | None = None
 
 
@@ -81,6 +84,7 @@ def origin_of_lives(scenario: str, lives: Sequence[Life], walking: Walking, ledg
         whole=whole,
         memos=memos_in(lives),
         lost=_lost(lives, ledger),
+        lost_memos=tuple((f"life {life.number}", mark) for life in lives for mark in life.lost),
         dead=last.task,
     )
 
@@ -217,6 +221,12 @@ class Stage:
             policies=walking.policies(),
             memos=memos,
             new_memos=new,
+            lost_memos=lost_in(
+                (
+                    *self._origin.lost_memos,
+                    *((f"this recovery · step {t.step.n}", mark) for t in walking.taken() for mark in t.step.lost),
+                )
+            ),
             lost=self._origin.lost,
             edges=walking.edges,
             limit=walking.policy.restart_limit,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 import anywidget
 import traitlets
-from IPython.display import publish_display_data
 
 from pidurable_nb.ids import JsonObject
+from pidurable_nb.notebook.both_forms import LIVE, publish_both
 from pidurable_nb.notebook.labview.plain import plain
 from pidurable_nb.notebook.labview.static_form import static_form
 from pidurable_nb.notebook.labview.worker import Worker
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from pidurable_nb.lab.scene.source import SceneSource
 
 _HERE = Path(__file__).parent
-LIVE: Final = "application/vnd.jupyter.widget-view+json"
-_OUTPUT: Final = ".jp-OutputArea-child"
-_ONE_OF_TWO: Final = (
-    f"<style>{_OUTPUT}:has(.pi-lab)+{_OUTPUT}:has(.pi-lab-saved),"
-    f"{_OUTPUT}:has(>[data-mime-type='{LIVE}']):not(:has(.pi-lab)):has(+{_OUTPUT} .pi-lab-saved){{display:none}}</style>"
-)
-"""The saved form gives way to the live one beside it, and where there is none, so does Jupyter's word about that."""
 
 
 class LabWidget(anywidget.AnyWidget):
@@ -101,10 +94,7 @@ class LabView(View):
 
     def _ipython_display_(self) -> None:
         """Two outputs, of which one is seen: a page that lacks a widget's kernel shows no other form of its output."""
-        publish_display_data({LIVE: self._live()[LIVE]})
-        saved = super()._repr_mimebundle_()
-        markup = f'{_ONE_OF_TWO}<div class="pi-lab-saved">{saved["text/html"]}</div>'
-        publish_display_data({**saved, "text/html": markup})
+        publish_both(self._live()[LIVE], super()._repr_mimebundle_(), live="pi-lab")
 
     def _live(self) -> dict[str, object]:
         live, _ = self.widget._repr_mimebundle_() or ({}, {})

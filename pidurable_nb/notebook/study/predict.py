@@ -18,6 +18,7 @@ from IPython.core.error import UsageError
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.notebook.at_hand import desk_at_hand
+from pidurable_nb.notebook.both_forms import publish_both
 from pidurable_nb.notebook.desk import usage_of
 from pidurable_nb.notebook.host import HostEnded
 from pidurable_nb.notebook.study.beliefs import BELIEFS, known
@@ -233,13 +234,13 @@ class Question:
     def __repr__(self) -> str:
         return self.view.plain()
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
-        forms: dict[str, object] = {**self.view._repr_mimebundle_()}
-        if getattr(self._shell, "kernel", None) is not None:
-            from pidurable_nb.notebook.study.widget import VIEW
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return self.view._repr_mimebundle_()
 
-            forms[VIEW] = self.widget().shown()
-        return forms
+    def _ipython_display_(self) -> None:
+        if getattr(self._shell, "kernel", None) is None:
+            raise NotImplementedError("a terminal shows the saved form alone")  # IPython goes on to the bundle then
+        publish_both(self.widget().shown(), self.view._repr_mimebundle_(), live="pi-predict")
 
 
 # --- What was asked -------------------------------------------------------------------------------------------------

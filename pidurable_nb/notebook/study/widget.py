@@ -18,7 +18,6 @@ HERE: Final = Path(__file__).parent
 Done = Callable[[str | None], None]
 """Called when the answer is stored, or with the sentence why it is not."""
 Lock = Callable[[int, float, Done], None]
-VIEW: Final = "application/vnd.jupyter.widget-view+json"
 
 
 class PredictWidget(anywidget.AnyWidget):

@@ -1,0 +1,33 @@
+"""Owns showing a live view beside its saved form: two outputs of one cell, of which a page of Jupyter shows one.
+
+A page that has a widget's view but not its kernel shows an error and no other form of the same output (JupyterLab and
+Notebook prefer the widget to markup), so the saved form is an output of its own. Never makes a widget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from IPython.display import publish_display_data
+
+LIVE: Final = "application/vnd.jupyter.widget-view+json"
+_OUTPUT: Final = ".jp-OutputArea-child"
+
+
+def publish_both(view: object, saved: Mapping[str, str], *, live: str) -> None:
+    """Show the widget's `view`, and behind it the `saved` forms; `live` is the class of the widget's own element.
+
+    Where the page knows no `:has`, or arranges its outputs in another way, both are seen.
+    """
+    publish_display_data({LIVE: view})
+    markup = f'{_one_of_two(live)}<div class="{live}-saved">{saved["text/html"]}</div>'
+    publish_display_data({**saved, "text/html": markup})
+
+
+def _one_of_two(live: str) -> str:
+    """The saved form gives way to the live one before it, and where there is none, so does Jupyter's word about it."""
+    lives, without = f"{_OUTPUT}:has(.{live})", f"{_OUTPUT}:has(>[data-mime-type='{LIVE}']):not(:has(.{live}))"
+    return (
+        f"<style>{lives}+{_OUTPUT}:has(.{live}-saved),{without}:has(+{_OUTPUT} .{live}-saved){{display:none}}</style>"
+    )
