@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from pidurable_nb.ids import JsonObject, TaskId
 from pidurable_nb.lab.crash import Act
 from pidurable_nb.lab.explain import snapshot_of
 from pidurable_nb.lab.inspect import inspect_open
+from pidurable_nb.lab.lane import Lane
 from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.rows import row_of_file
 from pidurable_nb.lab.verdict_check import Disagreement, acted, disagreements
@@ -91,7 +91,7 @@ class Stepper:
         self._perform = perform
         self._patience_s = patience_s
         self._folder = tempfile.TemporaryDirectory(prefix="pidurable_nb-walk-")
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb walk")
+        self._lane = Lane("pidurable_nb walk")
         self._walks = 0
         self._closed = False
         self._installed: list[tuple[int, type[Phase[object]]]] = []
@@ -193,7 +193,7 @@ class Stepper:
             return
         self._closed = True
         self._on_thread(self._walk.close)
-        self._thread.shutdown()
+        self._lane.close()
         self._before.close()
         self._folder.cleanup()
 
@@ -278,7 +278,7 @@ class Stepper:
         return folder
 
     def _on_thread(self, work: Callable[[], T]) -> T:
-        return self._thread.submit(work).result()
+        return self._lane.call(work)
 
     def _changed(self, step: Step) -> tuple[RowChange, ...]:
         """The rows of a step. What is not known from an earlier step is read from the first image."""
