@@ -56,7 +56,8 @@ class Mark:
     """The core is at this place.
 
     `name` is the effect's, the memo's, or the verdict that is acted on; `seq` the commit's, once it has one; `rows`
-    are those that a published commit changed, as `tasks/12`; `text` of a lost memo is the value that came second, as JSON.
+    are those that a published commit changed, as `tasks/12`; `text` of a lost memo is the value that came
+    second, as JSON.
     """
 
     subject: Subject

@@ -24,7 +24,7 @@ from pidurable_nb.notebook import labserver
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S: Final = 75.0
+PATIENCE_S: Final = 45.0
 LARGEST: Final = 500_000
 ARMED: Final = "pi.tool#1/execute:commit.after"
 """Behind the commit that holds the result of the refund: another place than the one that the tour dies at."""
@@ -283,7 +283,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[labserver.Lab]:
         patch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         with labserver.lab(own / "work") as running:
             nbformat.write(notebook_of(*TWO), running.folder / "two.ipynb")  # type: ignore[no-untyped-call]
+            expect.set_options(timeout=PATIENCE_S * 1000)
             yield running
+            expect.set_options(timeout=5000)
 
 
 @pytest.fixture
@@ -300,7 +302,7 @@ def desk(browser: Browser, server: labserver.Lab) -> Iterator[Desk]:
             desk.wrong.append(f"request: {request.url}")
 
     page.on("request", requested)
-    page.on("pageerror", lambda error: desk.wrong.append(f"error: {error}"))
+    page.on("pageerror", lambda error: desk.wrong.append(f"error: {error.stack or error}"))
     yield desk
     context.close()
     desk.end_kernels()
@@ -343,7 +345,8 @@ def dies_elsewhere(lab: Lab) -> None:
     """Arm another point by its checkbox, and run."""
     lab.key("crash").click()
     picker = lab.at(".crash")
-    picker.get_by_role("checkbox", name=re.compile("^" + ARMED.replace(".", "[.]") + " ")).check()
+    row = picker.locator("li", has=lab.desk.page.get_by_text(ARMED, exact=True))
+    row.get_by_role("checkbox").check()
     expect(lab.key("crash")).to_have_text("Crash points, 1 armed")
     lab.moved(picker.get_by_role("button", name="Run").click, ".head")
     expect(lab.at(".head")).to_contain_text(f"frozen at {ARMED}")

@@ -75,7 +75,7 @@ def test_m1_every_life_and_the_recovery_lose_their_own_and_the_first_value_stays
         assert [lost.by for lost in start.lost] == ["life 2"]
         end = memo(source.finish(), "pick")
     assert end.value == start.value
-    assert [lost.by for lost in end.lost][0] == "life 2"
+    assert end.lost[0].by == "life 2"
     assert len({end.value, *(lost.value for lost in end.lost)}) == 3
 
 

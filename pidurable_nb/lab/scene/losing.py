@@ -1,4 +1,4 @@
-"""Owns who lost a memo (M1): the values that came second, by task and name, in the order in which they came. Reads none.
+"""Owns who lost a memo (M1): the values that came second, by task and name, in the order in which they came.
 
 A store keeps only the first value. What a run was seen to lose is known; of every other run nothing is said.
 """

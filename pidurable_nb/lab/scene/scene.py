@@ -143,7 +143,8 @@ class Totals:
 class Scene:
     """Everything that is shown at one position.
 
-    `last` is the number of steps once the end was reached. `words` is a sentence that replaces everything.
+    `last` is the number of steps once the end was reached. `words` is a sentence that replaces everything. `watched`
+    says why there are no steps, where a store that is open and alive is watched instead of walked.
     """
 
     store: str
@@ -163,6 +164,7 @@ class Scene:
     step: StepShown
     points: tuple[PointRow, ...]
     totals: Totals
+    watched: str | None = None
 
     def to_json(self) -> JsonObject:
         """As the page gets it: names without the underscore that Python needs."""

@@ -170,6 +170,14 @@ def past_of_file(base: Base, crashed: str | None) -> Past:
     return _folded(Past(cols=tuple(cols)))
 
 
+def past_after(past: Past, changes: Changes) -> Past:
+    """The past with one more commit, of which everything is known; the oldest are folded as they become many."""
+    if changes.seq is None:
+        return past  # it is not stored
+    commit = Committed(seq=changes.seq, task=None, by="", changes=changes)
+    return _folded(Past(cols=(*past.cols, _commit(commit, ())), bars=past.bars))
+
+
 def _folded(past: Past) -> Past:
     """Fold the oldest commits where there are many; bars over them are left out, and the others move along."""
     commits = [at for at, col in enumerate(past.cols) if col.kind == "commit"]

@@ -568,7 +568,7 @@ function timeline(lab) {
   }
   if (p.spans.length) label(`${nth(life)} life`, from, p.at(0) - 3);
   parts.push(h("span.x", {style: {left: `${p.at(0)}%`}, title: crash >= 0 ? visible(columns[crash].detail) : null}, h("span", null, crash >= 0 ? "✕ kill" : "now")));
-  label("recovery, on a copy", p.at(0) + 3, 100);
+  if (!scene.watched) label("recovery, on a copy", p.at(0) + 3, 100);
   const lanes = Math.min(8, Math.max(3, ...scene.bars.map(bar => bar.lane)));
   scene.bars.forEach((bar, n) => parts.push(effectBar(lab, bar, n, lanes)));
   for (const col of columns.slice(end)) parts.push(stepMark(lab, col));
@@ -777,15 +777,15 @@ function memos(task) {
 
 function now(lab) {
   const {scene, wire} = lab, {step} = scene, head = [];
-  const words = wire?.gone ? ["The kernel was restarted. Run ", h("code", null, "%pi lab ", foreign(scene.scenario ?? scene.store)), " again."] : scene.words ? foreign(scene.words, {limit: 300}) : null;
+  const words = wire?.gone ? ["The kernel was restarted. Run ", h("code", null, "%pi lab ", scene.watched ? null : foreign(scene.scenario ?? scene.store)), " again."] : scene.words ? foreign(scene.words, {limit: 300}) : null;
   const [sign, tone] = markOf(step), [outIcon, outTone, , outWords] = outside(step.outside);
-  head.push(h("p.eyebrow", null, h("span", null, scene.position ? `Step ${scene.position}${scene.last === null ? "" : ` of ${scene.last}`}` : "Before any step"), h("span.q3", null, foreign(step.group))));
+  head.push(h("p.eyebrow", null, h("span", null, scene.watched ? "Live" : scene.position ? `Step ${scene.position}${scene.last === null ? "" : ` of ${scene.last}`}` : "Before any step"), h("span.q3", null, foreign(step.group))));
   if (!words || wire?.gone) head.push(h("div.verd", null, h("span.v", null, icon(sign, tone), foreign(step.verb)), h("span", null, foreign(step.title)), h("span.o", {class: `o ${outTone}`}, icon(outIcon), step.verb === "effect" && step.outside === "again" ? "outside: happens again" : outWords)));
   head.push(h("p.say", {id: `${lab.uid}-say`}, words ?? foreign(step.say, {limit: 300})));
   if (wire?.gone) head.push(h("p.note", null, "What it said last: ", foreign(scene.words ?? step.say, {limit: 300})));
   else if (step.note && !words) head.push(h("p.note", null, foreign(step.note, {limit: 600})));
   if (wire?.error) head.push(h("p.failed", null, foreign(wire.error, {limit: 600})));
-  const body = scene.words && !wire?.gone ? [] : [outcome(step), choice(lab, step), forecast(step), why(lab, step, sign, tone), rows(scene.position, step)];
+  const body = scene.words && !wire?.gone ? [] : [outcome(step), choice(lab, step), forecast(scene), why(lab, step, sign, tone), rows(scene.position, step)];
   lab.at.now.replaceChildren(h("div.mv", null, head), h("div.mv", null, body));
 }
 
@@ -810,7 +810,7 @@ function table(name, head, body) {
   return h(`table.${name}`, null, h("thead", null, h("tr", null, head.map(word => h("th", {scope: "col"}, word)))), h("tbody", null, body));
 }
 
-function forecast(step) {
+function forecast({step, watched}) {
   if (!step.table) return null;
   const shown = step.table.slice(0, 60);
   const row = one => {
@@ -818,7 +818,7 @@ function forecast(step) {
     return h("tr", null, h("th", {scope: "row"}, h("button.nw.mono", {"data-task": one.task, "data-sub": one.submission, "data-k": `w${name}`}, name)), h("td", null, h("b.mono", null, foreign(one.verdict))),
       h("td.q2", null, foreign(one.because, {limit: 200})), h("td.nw", null, h("span", {class: `leg ${tone}`}, icon(sign), word)));
   };
-  return h("div.sec", null, h("h3", null, "What recovery will do, read without opening"),
+  return h("div.sec", null, h("h3", null, watched ? "What is live, and what is next" : "What recovery will do, read without opening"),
     shown.length ? table("tbl", ["task", "verdict", "because", "outside"], shown.map(row)) : h("p.q2", null, "Nothing."),
     step.table.length > shown.length ? h("p.pol", null, `and ${(step.table.length - shown.length).toLocaleString("en")} more`) : null);
 }
@@ -1016,6 +1016,7 @@ class Lab {
     at.run = h("div.run", null, at.stepper, at.range);
     at.store = h("h2");
     at.how = h("span");
+    at.where = h("span.q3");
     at.pin = h("span.pin");
     at.convHead = h("h3", {id: `${uid}-conv`});
     at.forks = h("figure.forks");
@@ -1033,7 +1034,7 @@ class Lab {
       section("conv.side", "conv", at.convHead, at.forks, at.fk, at.policies, this.transcript.box, h("div.blk", null, at.inboxHead, at.inbox)),
       at.now, section("task.side", "tasks", at.tasksHead, at.tree, at.task));
     this.root = h("div.pi-lab", {role: "region", "data-lm-suppress-shortcuts": "true"},
-      h("div.head", null, at.store, at.how, h("span.q3", null, "on a copy; the real world is not touched"), h("span.sp"), at.pin, this.picker.button),
+      h("div.head", null, at.store, at.how, at.where, h("span.sp"), at.pin, this.picker.button),
       this.picker.section, h("section.time", {"aria-label": "Timeline of commits and effects"}, at.timeline, at.run), at.grid, at.layers,
       h("div.foot", null, KEYS.map(([keys, word]) => h("span", null, keys.map((key, n) => [n ? (word === "choose" ? "–" : " ") : "", h("kbd", null, key)]), word ? ` ${word}` : "")), h("span.sp"),
         LEGEND.map(([tone, sign, word]) => h("span", {class: `leg ${tone}`}, icon(sign), word))),
@@ -1085,7 +1086,8 @@ class Lab {
     this.places = places(scene, this.unfolded, scene.last === null ? this.slots : Math.max(SLOTS, scene.last));
     const past = this.places.columns.slice(0, Math.max(0, this.places.crash)).filter(col => typeof col.n === "number");
     this.crashCommit = past.length ? past[past.length - 1].n : null;
-    root.setAttribute("aria-label", `Lab: ${visible(cut(scene.store)[0])}, ${scene.how ? "recovery after a kill" : "recovery"}`);
+    root.setAttribute("aria-label", `Lab: ${visible(cut(scene.store)[0])}, ${scene.watched ? "live" : scene.how ? "recovery after a kill" : "recovery"}`);
+    at.where.textContent = scene.watched ? "watched; nothing here acts on it" : "on a copy; the real world is not touched";
     at.store.replaceChildren(...[foreign(scene.store)].flat());
     at.how.replaceChildren(...(scene.how ? [foreign(scene.how, {limit: 120})].flat() : []));
     root.classList.toggle("anim", !still);
@@ -1137,13 +1139,15 @@ class Lab {
     at.play.disabled = gone || (over && !this.playing);
     at.play.textContent = this.playing ? "Pause" : "Play";
     at.play.setAttribute("aria-pressed", String(Boolean(this.playing)));
-    at.said.replaceChildren(...(scene.next === null ? [h("span.q3", null, "nothing is left to recover")] : [h("span.q3", null, "predicted:"), " ", foreign(scene.next, {limit: 120})].flat()));
+    for (const button of [at.back, at.next, at.play]) button.title = scene.watched ? visible(cut(scene.watched, 300)[0]) : "";
+    at.said.replaceChildren(...(scene.next === null ? [h("span.q3", null, scene.watched ? foreign(scene.watched, {limit: 160}) : "nothing is left to recover")] : [h("span.q3", null, "predicted:"), " ", foreign(scene.next, {limit: 120})].flat()));
     at.run.hidden = Boolean(scene.words) && scene.position === 0 && !p.known;
     at.stepper.style.width = `calc(${p.share}% - 4px)`;
     Object.assign(at.range.style, {left: `calc(${p.at(0)}% - 7px)`, width: `calc(${p.at(p.known) - p.at(0)}% + 14px)`});
     at.range.max = p.known;
     if (this.wanted === null) at.range.value = scene.position;
     at.range.disabled = gone || p.known === 0;
+    at.range.hidden = Boolean(scene.watched);
     at.range.setAttribute("aria-valuetext", scene.position === 0 ? "Before any step" : `Step ${scene.position}${scene.last === null ? "" : ` of ${scene.last}`}: ${visible(cut(scene.step.verb)[0])}, ${visible(cut(scene.step.title)[0])}`);
   }
 
@@ -1152,7 +1156,7 @@ class Lab {
     const {scene, wire, at} = this, {step} = scene;
     const said = wire?.gone ? "The kernel was restarted." : wire?.error ? visible(cut(wire.error, 200)[0])
       : scene.words ? visible(cut(scene.words, 300)[0])
-      : `${scene.position ? `Step ${scene.position}${scene.last === null ? "" : ` of ${scene.last}`}. ` : "Before any step. "}${visible(cut(step.verb)[0])}. ${visible(cut(step.say, 300)[0])} ${outside(step.outside)[3]}.`;
+      : `${scene.position ? `Step ${scene.position}${scene.last === null ? "" : ` of ${scene.last}`}. ` : scene.watched ? "Live. " : "Before any step. "}${visible(cut(step.verb)[0])}. ${visible(cut(step.say, 300)[0])} ${outside(step.outside)[3]}.`;
     if (said !== this.toldLast && (moved || wire?.gone || wire?.error || scene.words || this.toldLast)) at.live.textContent = said;
     this.toldLast = said;
   }

@@ -235,4 +235,6 @@ def _once(scene: Scene) -> Iterator[str]:
 def _next(scene: Scene) -> Iterator[str]:
     if scene.next is not None and not scene.words:
         yield _line(f"next   {scene.next}")
+    elif scene.watched is not None and not scene.words:
+        yield _line(f"next   none: {scene.watched}")
     yield _line(f"show   {again(scene)}")

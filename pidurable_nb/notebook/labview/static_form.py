@@ -62,7 +62,7 @@ def _form(scene: Scene, room: Room) -> str:
             _head(scene),
             figure(scene),
             f"<p>{quiet(LEGEND)}</p>" if scene.timeline else "",
-            _forecast(scene.step, room) if scene.step.table is not None else _steps(scene, room),
+            _forecast(scene, room) if scene.step.table is not None else _steps(scene, room),
             "" if scene.words else _step(scene.step, room),
             _listed("Did it happen once?", [_effect(one, room) for one in scene.effects], room),
             _listed(_transcript_name(scene), list(_entries(scene, room)), room, newest=True),
@@ -75,7 +75,8 @@ def _form(scene: Scene, room: Room) -> str:
 
 def _again(scene: Scene) -> str:
     command = f"{code('%load_ext pidurable_nb')}{quiet(', then ')}{code(cut(again(scene), 200))}"
-    return f"<p>{quiet('Saved view. To step it yourself: ')}{command}{quiet('.')}</p>"
+    offer = "Saved view. To watch it yourself: " if scene.watched else "Saved view. To step it yourself: "
+    return f"<p>{quiet(esc(offer))}{command}{quiet('.')}</p>"
 
 
 def _listed(name: str, markup: Sequence[str], room: Room, *, newest: bool = False, total: int = 0) -> str:
@@ -94,7 +95,8 @@ def _listed(name: str, markup: Sequence[str], room: Room, *, newest: bool = Fals
 def _head(scene: Scene) -> str:
     step = scene.step
     how = f": {bdi(cut(scene.how, 160))}" if scene.how else ""
-    first = f"<p>{quiet(f'<b>{bdi(cut(scene.store, 120))}</b>{how}. Recovery walked on a copy.')}</p>"
+    walked = "Watched as it was then." if scene.watched is not None else "Recovery walked on a copy."
+    first = f"<p>{quiet(f'<b>{bdi(cut(scene.store, 120))}</b>{how}. {walked}')}</p>"
     place = f"{quiet(esc(where(scene)))} <b>{code(cut(step.verb, 40))}</b> {bdi(cut(step.title, 80))}"
     outside = toned(_TONES[step.outside], f"outside: {OUTSIDE[step.outside]}")
     verdict = "" if scene.words else f"<p>{place} · {outside}</p>"
@@ -102,8 +104,8 @@ def _head(scene: Scene) -> str:
     return f"{first}<h2>{bdi(cut(headline(scene), 300))}</h2>{verdict}{note}"
 
 
-def _forecast(step: StepShown, room: Room) -> str:
-    rows = step.table or ()
+def _forecast(scene: Scene, room: Room) -> str:
+    rows = scene.step.table or ()
     cells = [
         (
             code(str(row.task) if row.task is not None else f"sub {row.submission}"),
@@ -115,7 +117,8 @@ def _forecast(step: StepShown, room: Room) -> str:
     ]
     rest = len(rows) - len(cells)
     left = f"<p>{quiet(f'and {rest:,} more')}</p>" if rest else ""
-    name = "<h3>What recovery will do, read without opening</h3>"
+    word = "What recovery will do, read without opening" if scene.watched is None else "What is live, and what is next"
+    name = f"<h3>{word}</h3>"
     return f"{name}{table(('task', 'verdict', 'because', 'outside'), cells)}{left}" if cells else ""
 
 

@@ -32,6 +32,8 @@ def headline(scene: Scene) -> str:
 
 def where(scene: Scene) -> str:
     """The position of a scene."""
+    if scene.watched is not None:
+        return "live"
     if not scene.position:
         return "before any step"
     return f"step {scene.position}" + (f" of {scene.last}" if scene.last is not None else "")
@@ -39,7 +41,7 @@ def where(scene: Scene) -> str:
 
 def again(scene: Scene) -> str:
     """The command that shows this again."""
-    return f"%pi lab {scene.scenario or scene.store}"
+    return "%pi lab" if scene.watched is not None else f"%pi lab {scene.scenario or scene.store}"
 
 
 def verb_of(col: Col) -> str:
