@@ -27,7 +27,8 @@ def publish_both(view: object, saved: Mapping[str, str], *, live: str) -> None:
 
 def _one_of_two(live: str) -> str:
     """The saved form gives way to the live one before it, and where there is none, so does Jupyter's word about it."""
-    lives, without = f"{_OUTPUT}:has(.{live})", f"{_OUTPUT}:has(>[data-mime-type='{LIVE}']):not(:has(.{live}))"
+    lives = f"{_OUTPUT}:has(.{live})"
+    without = f"{_OUTPUT}:not(:has(.{live},[data-mime-type]:not([data-mime-type='{LIVE}'])))"  # unnamed while it waits
     return (
         f"<style>{lives}+{_OUTPUT}:has(.{live}-saved),{without}:has(+{_OUTPUT} .{live}-saved){{display:none}}</style>"
     )

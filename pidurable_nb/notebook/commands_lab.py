@@ -188,13 +188,17 @@ def _imported(path: Path) -> ModuleType:
 
 def _configure_lab(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="STORE|SCENARIO", nargs="?", help="default: the store that was opened or looked at last"
+        "target",
+        metavar="STORE|SCENARIO",
+        nargs="?",
+        help="default: the store that is open here, as it lives; else the one that was looked at last",
     )
     parser.add_argument("--at", metavar="POINT", action="append", help="where a scenario dies; twice for two lives")
     parser.add_argument("--kill", action="store_true", help="kill a scenario by SIGKILL in a child; default: freeze it")
 
 
 def _lab(desk: Desk, options: Namespace) -> LabView:
+    from pidurable_nb.notebook.labview.live import LiveSource
     from pidurable_nb.notebook.labview.view import LabView  # the widgets take half a second to import
 
     given: str | None = options.target
@@ -203,6 +207,9 @@ def _lab(desk: Desk, options: Namespace) -> LabView:
         return _kept(desk, LabView.making(lambda: ScenarioSource(scenario, points=options.at, kind=kind)))
     if options.at or options.kill:
         raise UsageError("%pi lab: only a scenario can be made to die; a store file is looked at as it is")
+    if given is None and desk.harness is not None and (desk.current is None or desk.is_open(desk.current)):
+        opened = desk.need_open()
+        return _kept(desk, LabView.watching(lambda stir: LiveSource(desk.host, opened.harness, opened.path, stir)))
     path = desk.path(given)
     died, program = desk.died(path), desk.program_for(path)
     code = Loaded(name="notebook", program=program, world=died.world() if died is not None else None)
@@ -218,7 +225,8 @@ def _kept(desk: Desk, view: LabView) -> LabView:
 
 LAB_COMMANDS: Final = (
     Command(
-        name="lab", help="walk a recovery and see everything it rests on: %%pi lab refund, %%pi lab app.sqlite",
+        name="lab",
+        help="walk a recovery on a copy: %%pi lab refund, %%pi lab app.sqlite; without a name, what is open here, live",
         configure=_configure_lab, run=_lab,
         completes={
             "target": lambda desk, fragment: [*names(desk), *stores_at(desk, fragment)],

@@ -1,4 +1,4 @@
-"""Owns a JupyterLab of our own: its working folder with a copy of the tour, its port, its token, its start and end.
+"""Owns a JupyterLab of our own: a working folder with copies of tour and lessons, its port and token, start and end.
 
 It listens on the loopback address only, asks no news server, and leaves the user's own Jupyter settings as they are:
 ours come from a configuration folder that only this server sees. Never runs a cell.
@@ -89,13 +89,13 @@ def find_tour() -> Path:
 
 
 def lay_out(folder: Path) -> Path:
-    """A copy of the tour in the working folder. One that is there already is somebody's work, and is kept."""
+    """A copy of the tour, and of the lessons beside it. One that is there already is somebody's work, and is kept."""
     shipped = find_tour()
     folder.mkdir(parents=True, exist_ok=True)
-    copy = folder / TOUR
-    if not copy.exists():
-        shutil.copyfile(shipped, copy)
-    return copy
+    for notebook in sorted(shipped.parent.glob("[0-9][0-9]_*.ipynb")):
+        if not (folder / notebook.name).exists():
+            shutil.copyfile(notebook, folder / notebook.name)
+    return folder / TOUR
 
 
 def has_display() -> bool:

@@ -15,6 +15,7 @@ from pidurable_nb.records.annotations import JsonValue, Names, Subscriptable, is
 
 _LAST: Mapping[str, object] = {"Json": Json, "Mapping": Mapping, "Sequence": Sequence}
 """What the text of `Json` and `JsonObject` itself is made of; the author's own names come first."""
+_TEXT: object = JsonObject
 
 
 class Unreadable(Exception):
@@ -26,7 +27,7 @@ class _Written(Names):
 
     def __getitem__(self, name: str) -> object:
         found = super().__getitem__(name)
-        return Mapping[str, JsonValue] if found == JsonObject else found
+        return Mapping[str, JsonValue] if isinstance(found, str) and found == _TEXT else found
 
 
 def names_of(function: Callable[..., object], frame: FrameType | None) -> Names:

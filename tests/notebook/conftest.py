@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
+import json
 import os
 import queue
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -240,22 +242,43 @@ class Kernel:
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
     """A kernel in this test's folder."""
-    yield from _kernel()
+    with running("python3") as kernel:
+        yield kernel
 
 
 @pytest.fixture
 def other_kernel() -> Iterator[Kernel]:
     """Another one, in the same folder."""
-    yield from _kernel()
+    with running("python3") as kernel:
+        yield kernel
 
 
-def _kernel() -> Iterator[Kernel]:
-    manager = KernelManager(kernel_name="python3")
+@pytest.fixture
+def kernel_of() -> Iterator[Callable[[Path], Kernel]]:
+    """A kernel of another Python, in this test's folder."""
+    with contextlib.ExitStack() as kernels:
+
+        def start(python: Path) -> Kernel:
+            spec = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / "another" / "kernel.json"
+            spec.parent.mkdir(parents=True)
+            command = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            spec.write_text(json.dumps({"argv": command, "display_name": "another", "language": "python"}))
+            return kernels.enter_context(running("another"))
+
+        yield start
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[Kernel]:
+    """A kernel until the block ends."""
+    manager = KernelManager(kernel_name=name)
     manager.start_kernel(cwd=os.getcwd())
     client = manager.blocking_client()
     client.start_channels()
-    client.wait_for_ready(timeout=60)
-    yield Kernel(manager, client)
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield Kernel(manager, client)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()

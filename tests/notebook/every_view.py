@@ -99,10 +99,11 @@ def missing(shown: Shown, text: str) -> list[str]:
 
 
 def every_view_run(folder: Path) -> nbformat.NotebookNode:
-    """A notebook of these cells with its outputs, run once in a new folder; nothing of the user's is read or written."""
+    """A notebook of these cells with its outputs, run once in an empty folder and away from the user's own."""
     cells = [nbformat.v4.new_code_cell(shown.cell) for shown in EVERY_VIEW]  # type: ignore[no-untyped-call]  # untyped
     notebook: nbformat.NotebookNode = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]
     own = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "run", "IPYTHONDIR": "ip"}
+    (folder / "own").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**own, "PIDURABLE_NB_STUDY": "study.sqlite"}.items():
             patch.setenv(name, str(folder / "own" / value))

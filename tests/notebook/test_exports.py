@@ -1,7 +1,8 @@
-"""Where there is no live page: an export by nbconvert, a saved notebook and a terminal say what a kernel's page says."""
+"""Where no page is live: an export by nbconvert, a saved notebook and a terminal say the same as one that is."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -130,8 +131,6 @@ def test_a_saved_notebook_is_small_and_keeps_a_form_of_every_view_that_needs_no_
 
 
 def test_a_terminal_says_the_same_facts_in_plain_text_and_is_left_in_order(tmp_path: Path) -> None:
-    import json
-
     ran = subprocess.run(
         [sys.executable, "-c", TERMINAL], input=json.dumps([shown.cell for shown in EVERY_VIEW[:-1]]), text=True,
         capture_output=True, timeout=110, check=False,

@@ -19,6 +19,7 @@ from pidurable_nb.errors import InvalidArguments, ToolRefused
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.records.strict import same
 from pidurable_nb.tools import Injected, Output, OutputLimits, Tool, tool
+from pidurable_nb.tools.output import output_of
 
 if TYPE_CHECKING:
     from decimal import Decimal as Later
@@ -414,3 +415,23 @@ def test_a_wrapped_tool_declares_and_validates_as_before() -> None:
     assert (wrapped.declaration(), wrapped.replay) == (f.declaration(), "safe")
     with pytest.raises(InvalidArguments):
         wrapped.validated({})
+
+
+class Grumpy:
+    """As an array or a data frame: comparing it gives no truth."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of this is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_tool_is_made_beside_names_that_cannot_be_compared() -> None:
+    table = Grumpy()
+
+    @tool()
+    async def look(rows: JsonObject) -> str:
+        """Look."""
+        return f"{type(table).__name__} {len(rows)}"
+
+    assert answer(look, {"rows": {"a": 1}}) == output_of("Grumpy 1", tool="look")

@@ -86,7 +86,8 @@ def _cell(text: str, width: int) -> str:
 
 def _head(scene: Scene) -> Iterator[str]:
     step = scene.step
-    yield _line(f"{scene.store}   {scene.how or ''}; walking a copy".replace("   ;", "  "))
+    walked = "watched" if scene.watched is not None else "walking a copy"
+    yield _line(f"{scene.store}   {scene.how or ''}; {walked}".replace("   ;", "  "))
     if not scene.words:
         outside = f"outside: {_SIGNS[step.outside]} {OUTSIDE[step.outside]}"
         yield _line(f"{_cell(where(scene), 18)}{_cell(f'{step.verb.upper()}   {step.title}', 34)} {outside}")

@@ -15,6 +15,7 @@ import traitlets
 
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.notebook.both_forms import LIVE, publish_both
+from pidurable_nb.notebook.labview.pace import Pace
 from pidurable_nb.notebook.labview.plain import plain
 from pidurable_nb.notebook.labview.static_form import static_form
 from pidurable_nb.notebook.labview.worker import Worker
@@ -41,6 +42,8 @@ class LabView(View):
     Raises what the source raises when it is asked for its first scene.
     """
 
+    scene: Scene
+
     def __init__(self, source: SceneSource) -> None:
         self._begin(lambda: source, contextlib.nullcontext())
 
@@ -55,11 +58,24 @@ class LabView(View):
         view._begin(make, within if within is not None else contextlib.nullcontext())
         return view
 
-    def _begin(self, make: Callable[[], SceneSource], within: contextlib.AbstractContextManager[object]) -> None:
+    @classmethod
+    def watching(cls, make: Callable[[Callable[[], None]], SceneSource], pace: Pace | None = None) -> Self:
+        """A lab that shows by itself what changed: its source calls what it is made with when there is news."""
+        news = pace if pace is not None else Pace()
+        view = cls.__new__(cls)
+        view._begin(lambda: make(news.stir), contextlib.nullcontext(), news)
+        return view
+
+    def _begin(
+        self,
+        make: Callable[[], SceneSource],
+        within: contextlib.AbstractContextManager[object],
+        pace: Pace | None = None,
+    ) -> None:
         self._widget: LabWidget | None = None
-        self._worker = Worker(make, within, show=self._show, say=self._say)
+        self._worker = Worker(make, within, show=self._show, say=self._say, pace=pace)
         try:
-            self.scene: Scene = self._worker.call(lambda source: source.scene())
+            self._worker.call(lambda source: self._show(source.scene()))
         except BaseException:
             self._worker.close()
             raise

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.notebook.labview.pace import Pace
 from pidurable_nb.store.visible import visible
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class BadMessage(PidurableError, ValueError):
 class Worker:
     """Runs a source. `show` gets each new scene, `say` each answer; both are called on the worker's thread.
 
-    The source is made there too, within what its effects need around them, and closed there.
+    The source is made there too, within what its effects need around them, and closed there. When a `pace` says that
+    there is news, a scene is shown that nobody asked for.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Worker:
         *,
         show: Callable[[Scene], None],
         say: Callable[[JsonObject], None],
+        pace: Pace | None = None,
     ) -> None:
         self._show = show
         self._say = say
@@ -54,6 +57,8 @@ class Worker:
         self._waiting = 0
         self._lock = threading.Lock()
         self._made: Future[None] = Future()
+        self._pace = pace if pace is not None else Pace()
+        self._pace.rings(lambda: self._calls.put(_look))
         self._thread = threading.Thread(target=self._run, args=(make, within), name="pidurable-lab", daemon=True)
         self._thread.start()
 
@@ -111,10 +116,28 @@ class Worker:
                 return
             self._made.set_result(None)
             try:
-                while (call := self._calls.get()) is not None:
+                while (call := self._next()) is not None:
                     call(source)
             finally:
                 source.close()
+
+    def _next(self) -> Callable[[SceneSource], None] | None:
+        """What is to be done next: show the news when it is due, else what was asked for. None: the end."""
+        while True:
+            due_s = self._pace.due_s()
+            if due_s is not None and due_s <= 0:
+                return self._look_again
+            try:
+                return self._calls.get(timeout=due_s)
+            except queue.Empty:
+                continue
+
+    def _look_again(self, source: SceneSource) -> None:
+        try:
+            with self._pace.picture():
+                self._show(source.scene())
+        except Exception as error:
+            self._say({"error": said(error)})
 
     def _answer(self, source: SceneSource, message: Mapping[object, object], answer: JsonObject) -> None:
         try:
@@ -132,6 +155,10 @@ class Worker:
         self._say({**answer, **found})
         if idle and message.get("do") != "entries":
             self._say({"busy": False})
+
+
+def _look(source: SceneSource) -> None:
+    """Nothing is to be done, but there is news: see when it is due."""
 
 
 def _entries(source: SceneSource, message: Mapping[object, object]) -> Json:
