@@ -11,9 +11,24 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+class PlainThread(threading.Thread):
+    """A daemon that runs `work`, and nothing that somebody has put into `threading.Thread.run`.
+
+    ipykernel 6 does, and sends what a thread prints to the cell that started it, for as long as it lives.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+
+    def run(self) -> None:
+        self._work()
 
 
 class Lane:
@@ -21,7 +36,7 @@ class Lane:
 
     def __init__(self, name: str) -> None:
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=_run, args=(self._waiting,), name=name, daemon=True)
+        self._thread = PlainThread(name, partial(_run, self._waiting))
         self._thread.start()
         weakref.finalize(self, self._waiting.put, None).atexit = False  # one that is forgotten keeps no thread
 

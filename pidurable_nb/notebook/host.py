@@ -12,8 +12,11 @@ import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
+
+from pidurable_nb.lab.lane import PlainThread
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -138,7 +141,7 @@ class Host:
                 raise HostEnded("the harness's thread has ended; run %reload_ext pidurable_nb")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+                self._thread = PlainThread(self._name, partial(self._run, self._loop))
                 self._thread.start()
             return self._loop
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -127,7 +128,10 @@ class Heard:
 
     async def perform(self, mark: Mark, do: Callable[[], V | Awaitable[V]]) -> V:
         got = do()
-        return await got if isinstance(got, Awaitable) else got
+        if inspect.isawaitable(got):
+            value: V = await got
+            return value
+        return got
 
 
 class Twice(Phase[str], task="twice"):

@@ -56,7 +56,7 @@ EVERY_VIEW: Final = (
     Shown("%pi status", ("durability barrier", "live: nothing; ended: 1", "models: scripted/teacher")),
     Shown("%pi tasks", ("ticker", "terminal", "completed")),
     Shown("%pi task 7", (
-        "ticker 1, in conversation 1", '{"completed":"counted"}', "States of ticker", "● terminal|<- here, terminal",
+        "ticker 1, in conversation 1", '{"completed":"counted"}', "● terminal|<- here, terminal",
     )),
     Shown("%%pi ask\nWas order A-17 paid?\n", ('look(order="A-17")', "A-17 was paid", "It was paid on Monday.")),
     Shown("%pi transcript", ("Was order A-17 paid?", "offers look", "It was paid on Monday.", "pi.tool-result")),
