@@ -18,17 +18,15 @@ T = TypeVar("T")
 
 
 class PlainThread(threading.Thread):
-    """A daemon that runs `work`, and nothing that somebody has put into `threading.Thread.run`.
+    """A daemon that runs `work`; what it prints belongs to whatever runs at that moment, as with any newer ipykernel.
 
-    ipykernel 6 does, and sends what a thread prints to the cell that started it, for as long as it lives.
+    ipykernel 6 sends it to the cell that started the thread, for as long as it lives, or to that of an ended thread
+    which had the same number. It follows a thread to its parent, and finds none for this one.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work = work
-
-    def run(self) -> None:
-        self._work()
+        super().__init__(name=name, target=work, daemon=True)
+        self._ipykernel_parent_thread_ident = 0  # no thread has this number
 
 
 class Lane:

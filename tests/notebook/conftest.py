@@ -9,7 +9,7 @@ import json
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -269,7 +269,7 @@ def kernel_of() -> Iterator[Callable[[Path], Kernel]]:
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[Kernel]:
+def running(name: str) -> Generator[Kernel]:
     """A kernel until the block ends."""
     manager = KernelManager(kernel_name=name)
     manager.start_kernel(cwd=os.getcwd())

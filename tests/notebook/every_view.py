@@ -68,9 +68,9 @@ EVERY_VIEW: Final = (
     Shown("%pi memos", ("none is kept",)),
     Shown("%pi points two-orders", ("act-first#1/actFirst:effect.after", "mail Ada", "M3 E6")),
     Shown("%pi crash ticker", ("Frozen", "ticker#1/tick:effect.after@3", "after|43 points")),
-    Shown("%pi why", ("RERUN", "It runs again from its last checkpoint", "T7 T3 M3|T7")),
+    Shown("%pi why", ("RERUN|rerun", "It runs again from its last checkpoint", "T7 T3 M3|T7")),
     Shown("%pi step", (
-        "What ran when it died is pending again, and counted.", "restarts: 1 is new|restarts", "RECONCILE",
+        "What ran when it died is pending again, and counted.", "restarts: 1 is new|restarts", "RECONCILE|reconcile",
     )),
     Shown("%pi recover", ("everything was as predicted", "print tick 4")),
     Shown("%pi kill ticker", ("Killed by SIGKILL", "tick 1 / tick 2 / tick 3|tick 3")),
@@ -117,5 +117,5 @@ def every_view_run(folder: Path) -> nbformat.NotebookNode:
 
 def exported(notebook: nbformat.NotebookNode) -> str:
     """What nbconvert makes of it, as it does that for everybody."""
-    page: str = HTMLExporter().from_notebook_node(notebook)[0]
+    page: str = HTMLExporter().from_notebook_node(notebook)[0]  # type: ignore[no-untyped-call]  # untyped
     return page

@@ -1043,7 +1043,10 @@ class Lab {
     this.root.addEventListener("input", event => { if (event.target === at.range) this.go(Number(event.target.value)); });
     this.root.addEventListener("change", event => { if (event.target.name === `${uid}-choice`) this.choose(this.scene.step.choice.options[event.target.value].id); });
     this.root.addEventListener("keydown", event => this.key(event));
-    this.root.addEventListener("focusin", () => this.wire?.look());
+    this.root.addEventListener("focusin", event => {
+      event.target.dataset.lmSuppressShortcuts = "true"; // the shortcuts of Notebook 7 ask the focused element before its parents
+      this.wire?.look();
+    });
   }
 
   // -- what is shown --

@@ -50,7 +50,10 @@ class Page {
     this.root.append(this.body, this.live);
     el.append(this.root);
     this.root.addEventListener("keydown", (event) => this.key(event));
-    this.root.addEventListener("focusin", () => this.look());
+    this.root.addEventListener("focusin", (event) => {
+      event.target.dataset.lmSuppressShortcuts = "true"; // Notebook 7 asks the focused element before its parents
+      this.look();
+    });
     this.changed = () => this.draw();
     this.heard = (message) => this.answer(message);
     model.on("change:state", this.changed);
