@@ -45,7 +45,7 @@ def chromium_of(playwright: Playwright) -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One chromium for all tests of this run, with a profile of its own."""
     with sync_playwright() as playwright:
@@ -74,7 +74,7 @@ class Files(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Where the page is."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(ROOT)))
