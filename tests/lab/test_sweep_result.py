@@ -247,10 +247,20 @@ def test_what_the_work_raises_is_raised_and_a_watcher_that_fails_stops_the_work(
 # The command line.
 
 
+HEARS_INTERRUPTS = """
+import signal, sys
+from pidurable_nb.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
+"""The command as a terminal starts it: what a shell puts into the background is deaf to SIGINT, and so are its
+children, of which this test may be one."""
+
+
 def test_an_interrupt_of_the_command_prints_what_was_found_says_so_and_exits_1(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "pidurable_nb", "sweep", "checkout", "--json", "--processes", "1"]
+    words = ["sweep", "checkout", "--json", "--processes", "1", "--save", str(tmp_path / "part.json")]
     process = subprocess.Popen(
-        [*words, "--save", str(tmp_path / "part.json")],
+        [sys.executable, "-c", HEARS_INTERRUPTS, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
