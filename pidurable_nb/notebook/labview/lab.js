@@ -1148,7 +1148,8 @@ class Lab {
     at.stepper.style.width = `calc(${p.share}% - 4px)`;
     Object.assign(at.range.style, {left: `calc(${p.at(0)}% - 7px)`, width: `calc(${p.at(p.known) - p.at(0)}% + 14px)`});
     at.range.max = p.known;
-    if (this.wanted === null) at.range.value = scene.position;
+    // Where it is now, which may not be drawn yet: a key pressed meanwhile counts from there.
+    if (this.wanted === null) at.range.value = this.model.get("scene").position;
     at.range.disabled = gone || p.known === 0;
     at.range.hidden = Boolean(scene.watched);
     at.range.setAttribute("aria-valuetext", scene.position === 0 ? "Before any step" : `Step ${scene.position}${scene.last === null ? "" : ` of ${scene.last}`}: ${visible(cut(scene.step.verb)[0])}, ${visible(cut(scene.step.title)[0])}`);
