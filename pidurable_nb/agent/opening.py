@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pidurable_nb.agent.compaction import Select
 from pidurable_nb.agent.context import Contexts
@@ -31,6 +31,7 @@ from pidurable_nb.store.storage import Storage
 from pidurable_nb.tools.tool import Tool
 
 Durability = Literal["kill", "barrier", "power"]
+DURABILITIES: Final[Mapping[str, Durability]] = {each: each for each in get_args(Durability)}
 HOST: Final = "host"
 """The extension that the tools of `Harness.open(tools=...)` come in."""
 CODE: Final[Mapping[str, PhaseClass]] = {GENERATION: Prepare, TOOL: Begin, COMPACTION: Select}

@@ -10,20 +10,19 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from pidurable_nb.cli.scenarios import named_scenario
 from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.lab.point import BadPoint
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
-from pidurable_nb.lab.sweeping.points import SweepKind, Where, named, where
+from pidurable_nb.lab.sweeping.points import SweepKind, Where, kinds_of, named, where
 from pidurable_nb.lab.sweeping.replay import LifeTold, Replayed, replay
 from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.lab.sweeping.stop import until_stopped
 from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.store.visible import visible
 
-_KINDS: Final[dict[str, SweepKind]] = {kind: kind for kind in get_args(SweepKind)}
 _MOST_PROCESSES: Final = 8
 _SHOWN: Final = 20
 """Violations on a page; `--json` lists all."""
@@ -64,11 +63,10 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _kinds(text: str) -> tuple[SweepKind, ...]:
-    words = [word.strip() for word in text.split(",")]
-    unknown = next((word for word in words if word not in _KINDS), None)
-    if unknown is not None:
-        raise ArgumentTypeError(f"a sweep cannot crash by {unknown!r}; write some of {', '.join(_KINDS)}")
-    return tuple(dict.fromkeys(_KINDS[word] for word in words))
+    try:
+        return kinds_of(text)
+    except BadPoint as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def _count(text: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
@@ -29,6 +29,7 @@ __all__ = ["MARK", "Act", "CrashKind", "CrashPlan", "Journal", "Passed", "Record
 V = TypeVar("V")
 CrashKind = Literal["freeze", "kill"]
 """`freeze`: nothing reaches files or outside any more, and the process lives. `kill`: a real SIGKILL of the process."""
+CRASH_KINDS: Final[Mapping[str, CrashKind]] = {each: each for each in get_args(CrashKind)}
 
 Act: TypeAlias = tuple[TaskId | None, str]
 """A verdict that a life acted on, or `mark`, and the task that it was about; None where there was more than one."""

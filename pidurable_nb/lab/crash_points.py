@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from pidurable_nb.ids import JsonObject, TaskId
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.identity import STORE
+from pidurable_nb.lab.lane import in_thread
 from pidurable_nb.lab.point import Place, Point, PointWhat, TaskPlace
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
-from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.scenario import Scenario, around
 from pidurable_nb.probe import TaskSubject
 
 __all__ = ["PointInfo", "Shown", "described", "laws_at", "points"]
@@ -88,18 +85,17 @@ def points(scenario: Scenario, *, seed: int = 1, files: bool = True) -> tuple[Po
     store's files are among them. May be called where an event loop runs: the life has a thread.
     Raises: what the life itself raises.
     """
-    with tempfile.TemporaryDirectory(prefix="pidurable-points-") as folder, _outside(scenario):
-        plan = Plan(seed=seed, same_bytes=True, record_files=files)
-        living = partial(run_here, scenario, Path(folder) / STORE, Path(folder) / LEDGER, plan)
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb points") as thread:
-            lived = thread.submit(living).result()
+    with tempfile.TemporaryDirectory(prefix="pidurable-points-") as folder:
+        return described(passed_by(scenario, Plan(seed=seed, same_bytes=True, record_files=files), Path(folder)))
+
+
+def passed_by(scenario: Scenario, plan: Plan, folder: Path) -> tuple[Passed, ...]:
+    """The points of a first life that ends by itself, lived in `folder`, on a thread. Raises: what it raises."""
+    with around(scenario):
+        lived = in_thread(lambda: run_here(scenario, folder / STORE, folder / LEDGER, plan))
     if lived.error is not None:
         raise lived.error
-    return described(lived.passed)
-
-
-def _outside(scenario: Scenario) -> BankServer | nullcontext[None]:
-    return BankServer() if scenario.needs_bank else nullcontext()
+    return lived.passed
 
 
 def described(passed: Sequence[Passed]) -> tuple[PointInfo, ...]:

@@ -20,15 +20,13 @@ from pidurable_nb.lab.crash import Journal, read_journal
 from pidurable_nb.lab.explain import explain
 from pidurable_nb.lab.forkserver import Ended, ForkServer
 from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Plan
+from pidurable_nb.lab.run import CHILD, LEDGER, LIFE_S, Plan, asked_of_child
 from pidurable_nb.lab.scenario import Facts, Scenario, builtins, facts_of, standing, violations
 from pidurable_nb.lab.verdict_check import acted, disagreements
 from pidurable_nb.store.stranger import StoreFile
 
 __all__ = ["Died", "Shown", "demonstrate", "predicted", "show"]
 
-_CHILD: Final = "pidurable_nb.lab.run:child"
-_LIFE_S: Final = 60.0
 
 _STEPS: Final = frozenset({"open", "reserve", "memo", "commit", "effect"})
 """What counts as a step of a recovery, when it begins."""
@@ -105,7 +103,7 @@ def show(scenario: Scenario, folder: Path, server: ForkServer) -> Shown:
     died: list[Died] = []
     while True:
         assert plan.journal is not None
-        ended = server.run(_CHILD, _argument(scenario, store, ledger, plan), timeout_s=_LIFE_S)
+        ended = server.run(CHILD, asked_of_child(scenario, store, ledger, plan), timeout_s=LIFE_S)
         journal = read_journal(plan.journal)
         agreed = _as_foretold(verdicts, journal, whole=ended.signal is None)
         if ended.signal is None or ended.timed_out or len(died) == scenario.lives:
@@ -154,14 +152,9 @@ def _as_foretold(verdicts: Sequence[Verdict], journal: Journal, *, whole: bool) 
     return not disagreements(verdicts, acted(journal.acts), may_rest=lambda verdict: not whole)
 
 
-def _argument(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> JsonObject:
-    name = f"{scenario.module}:{scenario.name}"
-    return {"scenario": name, "store": str(store), "ledger": str(ledger), "plan": plan.to_json()}
-
-
 def _complaints(ended: Ended) -> Iterator[str]:
     if ended.timed_out:
-        yield f"its last life took longer than {_LIFE_S:.0f} seconds and was ended"
+        yield f"its last life took longer than {LIFE_S:.0f} seconds and was ended"
     elif ended.signal is not None:
         yield f"its last life was killed too, by signal {ended.signal}"
     elif ended.exit_code != 0:

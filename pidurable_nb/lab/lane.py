@@ -10,7 +10,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -60,6 +60,12 @@ class Lane:
         """Do what waits, and end. Idempotent."""
         self._waiting.put(None)
         self._thread.join()
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    """What `work` returns or raises, done where no event loop runs: a kernel's main thread has one."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb life") as thread:
+        return thread.submit(work).result()
 
 
 def _run(waiting: queue.SimpleQueue[Callable[[], None] | None]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject, TaskId
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.code import Loaded
+from pidurable_nb.lab.scenario import around
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.verdict_check import Disagreement
 from pidurable_nb.lab.walk import Perform, Step, just_run
@@ -125,8 +125,7 @@ def _outside(code: Loaded, ledger: Path | None) -> Generator[Perform]:
     elif code.scenario is not None:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable_nb-world-"))
-            if code.scenario.needs_bank:
-                stack.enter_context(BankServer())
+            stack.enter_context(around(code.scenario))
             copy = Path(folder) / "effects.jsonl"
             yield World(copy_ledger(ledger, copy) if ledger is not None else copy, life=2).perform
     else:

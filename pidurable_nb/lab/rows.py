@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from pidurable_nb.ids import ConversationId, DocumentId, EntryId, SubmissionId, TaskId
-from pidurable_nb.records.codec import dumps, encode_conversation, encode_entry, encode_submission, encode_task
+from pidurable_nb.ids import ConversationId, DocumentId, EntryId, Json, SubmissionId, TaskId
+from pidurable_nb.records.codec import (
+    BadRecord,
+    dumps,
+    encode_conversation,
+    encode_entry,
+    encode_submission,
+    encode_task,
+    loads,
+)
 from pidurable_nb.store.storage import Storage
 from pidurable_nb.store.stranger import StoreFile
 
@@ -54,3 +62,11 @@ def row_of_file(file: StoreFile, row: str) -> str | None:
             return dumps(value[1]) if value is not None else None
         case _:
             raise ValueError(f"{row!r} names no row; write tasks/12, entries/7, documents/2, submissions/8 or so")
+
+
+def json_of(text: str) -> Json:
+    """A row's text as what it says; the text itself where that is no JSON."""
+    try:
+        return loads(text)
+    except BadRecord:
+        return text

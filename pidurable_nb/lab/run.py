@@ -18,12 +18,13 @@ from typing import Final
 
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.live import Ids, RandomIds, uuid7
-from pidurable_nb.agent.opening import Durability
+from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.clock import Clock, LoopClock, SystemClock
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.errors import PidurableError, StorageError
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.crash import Act, CrashKind, CrashPlan, Passed
+from pidurable_nb.lab.crash import CRASH_KINDS, Act, CrashKind, CrashPlan, Passed
+from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.scenario import Scenario, find
@@ -35,13 +36,14 @@ from pidurable_nb.store.ownership import lock_path
 from pidurable_nb.store.sqlite import SqliteStorage
 from pidurable_nb.store.storage import Opened, Storage
 
-__all__ = ["EPOCH_MS", "Lived", "Plan", "SeededIds", "carry", "child", "life", "run_here"]
+__all__ = [
+    "CHILD", "EPOCH_MS", "LIFE_S", "DidNotDie", "Lived", "Plan", "SeededIds", "asked_of_child", "carry", "child",
+    "fork_server", "life", "run_here",
+]  # fmt: skip
 
 LEDGER: Final = "effects.jsonl"
 EPOCH_MS: Final = 1_750_000_000_000
 """When the virtual time of a first life begins."""
-_KINDS: Final[dict[str, CrashKind]] = {"freeze": "freeze", "kill": "kill"}
-_DURABILITIES: Final[dict[str, Durability]] = {"kill": "kill", "barrier": "barrier", "power": "power"}
 _STEPS: Final = 200_000
 """A life that takes more steps of its loop than this has run away."""
 
@@ -115,14 +117,14 @@ class Plan:
                 "same_bytes": bool(same_bytes),
                 "virtual": bool(virtual),
                 "journal": str() | None as journal,
-            } if kind in _KINDS and durability in _DURABILITIES:
+            } if kind in CRASH_KINDS and durability in DURABILITIES:
                 return cls(
                     number=number,
                     start_ms=start_ms,
                     at=None if at is None else Point.parse(at),
-                    kind=_KINDS[kind],
+                    kind=CRASH_KINDS[kind],
                     seed=seed,
-                    durability=_DURABILITIES[durability],
+                    durability=DURABILITIES[durability],
                     same_bytes=same_bytes,
                     virtual=virtual,
                     journal=None if journal is None else Path(journal),
@@ -241,6 +243,10 @@ class Story:
     store: Path
 
 
+class DidNotDie(PidurableError):
+    """The run came to its end: the point is not on its way, or its code failed before."""
+
+
 class NeverEnds(PidurableError):
     """Life after life died, although nothing was to kill them any more."""
 
@@ -327,10 +333,27 @@ def carry(store: Path, into: Path) -> Path:
 # In a child of the fork server.
 
 
+CHILD: Final = f"{__name__}:child"
+"""What a fork server is told to run for a life."""
+LIFE_S: Final = 60.0
+"""How long a life may take there."""
+
+
+def fork_server() -> ForkServer:
+    """A server that lives are killed in, which finds modules of the working folder too; enter it once for many."""
+    return ForkServer([__name__], extra_path=[Path.cwd()])
+
+
+def asked_of_child(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> JsonObject:
+    """The argument with which `child` lives one life."""
+    name = f"{scenario.module}:{scenario.name}"
+    return {"scenario": name, "store": str(store), "ledger": str(ledger), "plan": plan.to_json()}
+
+
 def child(argument: Json) -> None:
     """Live one life in this process, which may be killed on the way: the target of a fork server.
 
-    The argument names scenario, store and ledger, and holds a plan as JSON.
+    The argument is one that `asked_of_child` made.
     """
     match argument:
         case {"scenario": str(name), "store": str(store), "ledger": str(ledger), "plan": dict(how)}:

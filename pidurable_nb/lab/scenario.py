@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +21,7 @@ from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.errors import NotAStore, PidurableError
 from pidurable_nb.ids import Json
-from pidurable_nb.lab.bank import Statement, statement
+from pidurable_nb.lab.bank import BankServer, Statement, statement
 from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.models.model import Model
@@ -33,8 +33,9 @@ from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.tools.tool import Tool
 
 __all__ = [
-    "BUILT_IN", "RESTS", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "builtin", "builtins", "facts_of",
-    "faulted", "find", "is_request", "outcomes_are", "standing", "unanswered", "until", "until_still", "violations",
+    "BUILT_IN", "RESTS", "EffectPolicy", "Facts", "Scenario", "UnknownScenario", "around", "builtin", "builtins",
+    "facts_of", "faulted", "find", "is_request", "outcomes_are", "standing", "unanswered", "until", "until_still",
+    "violations",
 ]  # fmt: skip
 
 EffectPolicy = Literal["at_most_once", "at_least_once", "keyed"]
@@ -177,6 +178,11 @@ class Scenario:
             if fnmatchcase(effect, pattern):
                 return policy
         return "at_least_once" if is_request(effect) else None
+
+
+def around(scenario: Scenario) -> AbstractContextManager[BankServer | None]:
+    """What its effects need around them: the bank, where a scenario banks."""
+    return BankServer() if scenario.needs_bank else nullcontext()
 
 
 def is_request(effect: str) -> bool:

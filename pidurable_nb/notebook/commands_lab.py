@@ -24,7 +24,6 @@ from pidurable_nb.agent.opening import Durability
 from pidurable_nb.lab.code import Loaded
 from pidurable_nb.lab.point import BadPoint, Point
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
-from pidurable_nb.lab.scene.source import ScenarioSource, StoreSource
 from pidurable_nb.notebook.command import Command
 from pidurable_nb.notebook.commands_store import stores_at
 from pidurable_nb.notebook.deaths import CELL, Died, freeze, kill, of_cell, points_of
@@ -198,6 +197,7 @@ def _configure_lab(parser: ArgumentParser) -> None:
 
 
 def _lab(desk: Desk, options: Namespace) -> LabView:
+    from pidurable_nb.lab.scene.source import ScenarioSource, StoreSource
     from pidurable_nb.notebook.labview.live import LiveSource
     from pidurable_nb.notebook.labview.view import LabView  # the widgets take half a second to import
 

@@ -1,38 +1,20 @@
-"""Owns the subcommands about a sweep: running or loading one, and laying out a story of it.
-
-Nothing that is open here is touched: every life of a sweep has a store and a ledger of its own.
-"""
+"""Owns the subcommands about a sweep: what may be said of one, and its names. What they do is `sweep_cells`'."""
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final
 
-from IPython.core.error import UsageError
-
-from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.sweeping.points import SweepKind
-from pidurable_nb.lab.sweeping.result import SweepResult
-from pidurable_nb.lab.sweeping.sweep import Progress
-from pidurable_nb.notebook.asking import Screen
+from pidurable_nb.lab.point import BadPoint
 from pidurable_nb.notebook.command import Command
-from pidurable_nb.notebook.commands_lab import chosen, names
-from pidurable_nb.notebook.deaths import CELL
+from pidurable_nb.notebook.commands_lab import names
 from pidurable_nb.notebook.desk import Desk
 from pidurable_nb.notebook.markup import View
-from pidurable_nb.notebook.stepping import Walking
-from pidurable_nb.notebook.sweeping import Story, Swept, Wanted, lay_out, run
-from pidurable_nb.notebook.sweeps import ProgressView, SweepView, WitnessView
 
-_KINDS: Final[dict[str, SweepKind]] = {kind: kind for kind in get_args(SweepKind)}
-_MOST_PROCESSES: Final = 8
-_BEHIND: Final = re.compile(r"\s--[a-z]")
-"""Where options begin that stand behind the scenario."""
+if TYPE_CHECKING:
+    from pidurable_nb.lab.sweeping.points import SweepKind
 
 
 def _configure_sweep(parser: ArgumentParser) -> None:
@@ -53,11 +35,12 @@ def _configure_sweep(parser: ArgumentParser) -> None:
 
 
 def _kinds(text: str) -> tuple[SweepKind, ...]:
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if word not in _KINDS:
-            raise ArgumentTypeError(f"a sweep cannot crash by {word!r}; write some of {','.join(_KINDS)}")
-    return tuple(dict.fromkeys(_KINDS[word] for word in words))
+    from pidurable_nb.lab.sweeping.points import kinds_of
+
+    try:
+        return kinds_of(text)
+    except BadPoint as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def _count(text: str) -> int:
@@ -66,81 +49,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _sweep(desk: Desk, options: Namespace) -> SweepView:
-    tail = _options_behind(options)
-    if options.load is not None:
-        if tail:
-            raise UsageError("%pi sweep: --load shows what was saved; name no scenario with it")
-        return _shown(desk, Swept(result=_loaded(options.load.expanduser()), scenario=None))
-    _, scenario = chosen(desk, tail)
-    wanted = _wanted(desk, scenario, options)
-    save: Path | None = options.save.expanduser() if options.save is not None else None
-    if save is not None and (save.is_dir() or not save.parent.is_dir()):
-        raise UsageError(f"%pi sweep: {save} cannot be written; name a file in a folder that is there")
-    screen = Screen(desk.shell)
+def _sweep(desk: Desk, options: Namespace) -> View:
+    from pidurable_nb.notebook.sweep_cells import sweep_cell  # the laboratory loads with the first sweep
 
-    def tell(progress: Progress, stopping: bool) -> None:
-        screen.show(ProgressView(progress, stopping=stopping))
-
-    found = run(scenario, wanted, tell)
-    if save is not None:
-        found.save(save)
-    return _shown(desk, Swept(result=found, scenario=scenario))
-
-
-def _options_behind(options: Namespace) -> str:
-    """The scenario, without the options that stand behind it; they count as those before it do."""
-    tail: str = options.tail
-    begins = _BEHIND.search(tail)
-    if begins is None:
-        return tail
-    parser: ArgumentParser = options.parser
-    try:
-        parser.parse_args(shlex.split(tail[begins.start() :]), options)
-    except ValueError as error:
-        raise UsageError(f"%pi sweep: {error}; close the quotation") from error
-    return tail[: begins.start()].strip()
-
-
-def _loaded(path: Path) -> SweepResult:
-    try:
-        return SweepResult.load(path)
-    except OSError as error:
-        raise UsageError(f"%pi sweep: {path} cannot be read: {error.strerror}") from error
-
-
-def _wanted(desk: Desk, scenario: Scenario, options: Namespace) -> Wanted:
-    here = scenario.name == CELL
-    if here and "kill" in options.kind:
-        raise UsageError(
-            "%pi sweep: no child process can import the code of a cell; freeze, power and fault work here, and "
-            "%%pi scenario NAME at the head of its cell makes it a module"
-        )
-    if here and (options.processes or 1) > 1:
-        raise UsageError("%pi sweep: no child process can import the code of a cell; leave --processes out")
-    processes = 1 if here else options.processes or min(os.cpu_count() or 1, _MOST_PROCESSES)
-    return Wanted(
-        kinds=options.kind,
-        durability=options.durability or desk.preferences.durability,
-        second=options.second,
-        seed=options.seed,
-        processes=processes,
-        stop=options.stop,
-    )
-
-
-def _shown(desk: Desk, swept: Swept) -> SweepView:
-    desk.swept = swept
-    return SweepView(swept, lambda of, story: _laid_out(desk, of, story))
-
-
-def _laid_out(desk: Desk, swept: Swept, story: Story) -> WitnessView:
-    """Lay the story out, and begin the walk through its recovery; its store is the one at hand from now on."""
-    died, now_ms = lay_out(swept, story, desk.scenarios, desk.folder("story"))
-    desk.bury(died)
-    with died.outside():
-        desk.walk(Walking(died.store, program=desk.program_for(died.store), now_ms=now_ms, world=died.world()))
-    return WitnessView(story, died)
+    return sweep_cell(desk, options)
 
 
 def _configure_witness(parser: ArgumentParser) -> None:
@@ -148,9 +60,9 @@ def _configure_witness(parser: ArgumentParser) -> None:
 
 
 def _witness(desk: Desk, options: Namespace) -> View:
-    if desk.swept is None:
-        raise UsageError("%pi witness: nothing was swept here yet; %pi sweep SCENARIO does, --load FILE shows one")
-    return _laid_out(desk, desk.swept, desk.swept.story(options.which))
+    from pidurable_nb.notebook.sweep_cells import witness_cell
+
+    return witness_cell(desk, options)
 
 
 def _stories_at(desk: Desk, fragment: str) -> Sequence[str]:

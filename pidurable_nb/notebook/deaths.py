@@ -7,33 +7,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase
-from pidurable_nb.errors import PidurableError
-from pidurable_nb.ids import Json
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
-from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.crash_points import passed_by
+from pidurable_nb.lab.lane import in_thread
 from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import Plan, child, run_here
-from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.run import CHILD, LIFE_S, DidNotDie, Plan, asked_of_child, fork_server, run_here
+from pidurable_nb.lab.scenario import Scenario, around
 from pidurable_nb.lab.world import World, asked, copy_ledger
 
-T = TypeVar("T")
-CHILD_S: Final = 60.0
 CELL: Final = "cell"
 """The name of a scenario that was made of an expression."""
-
-
-class DidNotDie(PidurableError):
-    """The run came to its end: the point is not on its way, or its code failed before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +63,6 @@ class Died:
         return around(self.scenario)
 
 
-def around(scenario: Scenario) -> contextlib.AbstractContextManager[object]:
-    """The bank, where a scenario banks."""
-    return BankServer() if scenario.needs_bank else contextlib.nullcontext()
-
-
 def of_cell(phase: Phase[object], text: str, tasks: Callable[[], Sequence[PhaseClass]]) -> Scenario:
     """A scenario that starts one task with the code of this notebook. It can be frozen; no child could import it."""
 
@@ -89,12 +75,7 @@ def of_cell(phase: Phase[object], text: str, tasks: Callable[[], Sequence[PhaseC
 
 def points_of(scenario: Scenario, folder: Path, *, files: bool = False) -> Sequence[Passed]:
     """Every point of an undisturbed first life, in order; with `files` those before file operations too."""
-    plan = Plan(record_files=files)
-    with around(scenario):
-        lived = in_thread(lambda: run_here(scenario, folder / "store.sqlite", folder / "ledger.jsonl", plan))
-    if lived.error is not None:
-        raise lived.error
-    return lived.passed
+    return passed_by(scenario, Plan(record_files=files), folder)
 
 
 def freeze(scenario: Scenario, point: Point, folder: Path, durability: Durability) -> Died:
@@ -124,14 +105,8 @@ def kill(scenario: Scenario, point: Point | None, folder: Path, durability: Dura
     """Run a first life in a child process and kill it at `point`, or where it kills itself. Raises DidNotDie."""
     store, ledger, journal = folder / f"{scenario.name}.sqlite", folder / "ledger.jsonl", folder / "journal.jsonl"
     plan = Plan(at=point, kind="kill", durability=durability, virtual=scenario.virtual, journal=journal)
-    argument: Json = {
-        "scenario": f"{scenario.module}:{scenario.name}",
-        "store": str(store),
-        "ledger": str(ledger),
-        "plan": plan.to_json(),
-    }
-    with around(scenario), ForkServer([child.__module__], extra_path=[Path.cwd()]) as server:
-        ended = server.run(f"{child.__module__}:{child.__qualname__}", argument, timeout_s=CHILD_S)
+    with around(scenario), fork_server() as server:
+        ended = server.run(CHILD, asked_of_child(scenario, store, ledger, plan), timeout_s=LIFE_S)
     passed = tuple(map(str, read_journal(journal).points))
     if ended.signal is None or ended.timed_out:
         last = ended.error.strip().rpartition("\n")[2]
@@ -147,12 +122,6 @@ def kill(scenario: Scenario, point: Point | None, folder: Path, durability: Dura
         ledger=ledger,
         walks=folder / "walks",
     )
-
-
-def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` where no event loop runs yet: a kernel's main thread has one."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable-life") as thread:
-        return thread.submit(work).result()
 
 
 def _why_not(passed: Sequence[str], point: Point | None) -> str:

@@ -11,11 +11,11 @@ from typing import Final, Literal
 
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.ids import Json, TaskId
+from pidurable_nb.lab.rows import json_of
 from pidurable_nb.lab.stepper import RowChange
 from pidurable_nb.lab.walk import Step
 from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, items, quiet, short, table, toned
 from pidurable_nb.notebook.verdicts import OUTSIDE, of_task, trunk_html, trunk_text
-from pidurable_nb.records.codec import BadRecord, loads
 from pidurable_nb.store.visible import visible
 
 MAX_STEPS: Final = 200
@@ -33,18 +33,11 @@ def row_lines(change: RowChange) -> list[str]:
         return [f"{change.sign} {change.row}  {cut(text or '', 72)}"]
     if change.before == change.after:
         return [f"= {change.row}  as before"]
-    fields = list(_changed(_parsed(change.before), _parsed(change.after), ""))
+    fields = list(_changed(json_of(change.before), json_of(change.after), ""))
     lines = [f"~ {change.row}  {line}" for line in fields[:FIELDS_SHOWN]]
     if len(fields) > FIELDS_SHOWN:
         lines.append(f"~ {change.row}  and {len(fields) - FIELDS_SHOWN} more fields")
     return lines or [f"~ {change.row}"]
-
-
-def _parsed(text: str) -> Json:
-    try:
-        return loads(text)
-    except BadRecord:
-        return text
 
 
 def _changed(before: Json, after: Json, at: str) -> Iterator[str]:

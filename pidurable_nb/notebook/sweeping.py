@@ -12,14 +12,15 @@ from pathlib import Path
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.lane import in_thread
+from pidurable_nb.lab.scenario import Scenario, around
 from pidurable_nb.lab.sweeping.points import SweepKind, named
 from pidurable_nb.lab.sweeping.reopen import left_in, scenario_of, story_image
 from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.lab.sweeping.stop import until_stopped
 from pidurable_nb.lab.sweeping.sweep import Progress, sweep
 from pidurable_nb.lab.sweeping.tally import OutcomeClass, Witness
-from pidurable_nb.notebook.deaths import Died, around, in_thread
+from pidurable_nb.notebook.deaths import Died
 
 EVERY_S = 0.1
 """What is shown of a sweep that goes on changes at most this often."""

@@ -10,22 +10,19 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, get_args
 
-from pidurable_nb.agent.opening import Durability
+from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.crash import CrashKind
+from pidurable_nb.lab.crash import CRASH_KINDS, CrashKind
 from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweeping.hands import Hands, crew
 from pidurable_nb.lab.sweeping.pieces import Deaths, Sweeping
-from pidurable_nb.lab.sweeping.points import Which
+from pidurable_nb.lab.sweeping.points import WHICH, Which
 from pidurable_nb.lab.sweeping.result import SweepResult, name_of
 from pidurable_nb.lab.sweeping.tally import Tally
 from pidurable_nb.lab.sweeping.work import work
 from pidurable_nb.testing.swept import (
-    DURABILITIES,
-    WHICH,
     Plainly,
     WrongSetting,
     assert_sweep,
@@ -36,8 +33,6 @@ from pidurable_nb.testing.swept import (
 )
 
 __all__ = ["Asked", "Bench", "Course", "Courses", "CrashPoint", "NoCourse", "Place", "course_of", "crash_points"]
-
-_DEATHS: Final[tuple[CrashKind, ...]] = get_args(CrashKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +71,7 @@ def crash_points(
         raise WrongSetting("power and fault have images and no points; sweep them with the fixture crash_sweep")
     return Asked(
         scenario=the_scenario(scenario),
-        kinds=some_of("kinds", kinds, _DEATHS),
+        kinds=some_of("kinds", kinds, CRASH_KINDS),
         durability=one_of("durability", durability, DURABILITIES),
         second=second,
         points=one_of("points", points, WHICH),

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeAlias, TypeVar, get_args
+from typing import Final, TypeAlias, TypeVar
 
-from pidurable_nb.agent.opening import Durability
+from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.forkserver import ForkServerError
 from pidurable_nb.lab.point import BadPoint
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario, find
 from pidurable_nb.lab.sweeping.hands import NotKilled
-from pidurable_nb.lab.sweeping.points import SweepKind, Where, Which, where
+from pidurable_nb.lab.sweeping.points import SWEEP_KINDS, WHICH, SweepKind, Where, Which, where
 from pidurable_nb.lab.sweeping.replay import NeverPassed, Replayed, replay
 from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.testing import failure
 
 __all__ = [
-    "CrashSweep", "DURABILITIES", "Kinds", "Plainly", "WHICH", "WrongSetting", "assert_sweep", "check_crash",
+    "CrashSweep", "Kinds", "Plainly", "WrongSetting", "assert_sweep", "check_crash",
     "importable", "one_of", "some_of", "sweep_scenario", "the_scenario",
 ]  # fmt: skip
 
@@ -36,9 +36,6 @@ Kinds: TypeAlias = SweepKind | Sequence[SweepKind]
 
 T = TypeVar("T", bound=str)
 
-KINDS: Final[tuple[SweepKind, ...]] = get_args(SweepKind)
-DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
-WHICH: Final[tuple[Which, ...]] = get_args(Which)
 _TAKES: Final = (
     "a kill, and more than one process, take a scenario in a module that a new process can import; freeze takes any"
 )
@@ -79,7 +76,7 @@ def sweep_scenario(
         there = the_scenario(scenario)
         found = sweep(
             there,
-            kinds=some_of("kinds", kinds, KINDS),
+            kinds=some_of("kinds", kinds, SWEEP_KINDS),
             durability=one_of("durability", durability, DURABILITIES),
             second=second,
             points=one_of("points", points, WHICH),
@@ -127,7 +124,7 @@ def check_crash(
         told = replay(
             the_scenario(scenario),
             [where(crash) if isinstance(crash, str) else crash for crash in crashes],
-            how=one_of("kind", kind, KINDS),
+            how=one_of("kind", kind, SWEEP_KINDS),
             durability=one_of("durability", durability, DURABILITIES),
             seed=seed,
         )
@@ -219,16 +216,16 @@ def the_scenario(scenario: object) -> Scenario:
     raise WrongSetting(f"{scenario!r} is no scenario; give a Scenario, or the name of one as 'module:name'")
 
 
-def one_of(what: str, value: object, known: Sequence[T]) -> T:
+def one_of(what: str, value: object, known: Mapping[str, T]) -> T:
     """The word, if it is a known one. Raises: WrongSetting."""
     __tracebackhide__ = True
-    for each in known:
+    for each in known.values():
         if each == value:
             return each
     raise WrongSetting(f"{what} cannot be {value!r}; write one of {', '.join(known)}")
 
 
-def some_of(what: str, values: object, known: Sequence[T]) -> tuple[T, ...]:
+def some_of(what: str, values: object, known: Mapping[str, T]) -> tuple[T, ...]:
     """The words, each once, if all are known ones; a single one may stand for itself. Raises: WrongSetting."""
     __tracebackhide__ = True
     words: list[object] = list(values) if isinstance(values, list | tuple | set | frozenset) else [values]

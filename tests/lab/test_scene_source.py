@@ -9,8 +9,8 @@ import pytest
 
 from pidurable_nb.engine.decide import decide_tasks
 from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.run import DidNotDie
 from pidurable_nb.lab.scenario import BUILT_IN, builtin
-from pidurable_nb.lab.scene.lives import DidNotDie
 from pidurable_nb.lab.scene.parts import Effect, Task
 from pidurable_nb.lab.scene.scene import Scene
 from pidurable_nb.lab.scene.source import CannotDo, ScenarioSource

@@ -210,8 +210,8 @@ def test_interrupting_the_kernel_stops_the_sweep_and_keeps_what_was_found(kernel
         "def heard(progress, stopping, tell):\n"
         "    Path('begun').touch()\n    tell(progress, stopping)\n"
         "run = sweeping.run\n"
-        "from pidurable_nb.notebook import commands_sweep\n"
-        "commands_sweep.run = lambda s, w, tell: run(s, w, lambda p, stopping: heard(p, stopping, tell))"
+        "from pidurable_nb.notebook import sweep_cells\n"
+        "sweep_cells.run = lambda s, w, tell: run(s, w, lambda p, stopping: heard(p, stopping, tell))"
     )
     threading.Thread(target=interrupt, daemon=True).start()
     ran = kernel.run("x = %pi sweep checkout --processes 1\nx", timeout_s=100)

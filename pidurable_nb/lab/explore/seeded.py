@@ -19,7 +19,6 @@ from typing import Final
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.clock import Clock, LoopClock
 from pidurable_nb.engine.decide import Verdict
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.crash import CrashPlan, Passed
 from pidurable_nb.lab.explore.judge import in_the_end
 from pidurable_nb.lab.explore.result import Found, Seeded, Told, unnumbered
@@ -28,7 +27,7 @@ from pidurable_nb.lab.invariants import Expected, Problem, expected
 from pidurable_nb.lab.loop import DeterministicLoop
 from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, life
-from pidurable_nb.lab.scenario import Roots, Scenario, find
+from pidurable_nb.lab.scenario import Roots, Scenario, around, find
 from pidurable_nb.lab.sweeping.result import name_of
 from pidurable_nb.lab.world import SimulatedCrash, World
 
@@ -162,8 +161,7 @@ def surroundings(scenario: Scenario) -> Generator[Path]:
     """What lives happen in: a place for a ledger, and an open bank for whom needs one."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable-explore-"))
-        if scenario.needs_bank:
-            stack.enter_context(BankServer())
+        stack.enter_context(around(scenario))
         yield Path(folder) / LEDGER
 
 

@@ -8,13 +8,14 @@ from typing import Final
 from pidurable_nb.engine.transition import FAULT_MEMO
 from pidurable_nb.ids import DocumentId, Json
 from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.lab.rows import json_of
 from pidurable_nb.lab.scene.facts import Facts
 from pidurable_nb.lab.scene.parts import short
 from pidurable_nb.lab.scene.rows import said
 from pidurable_nb.lab.scene.scene import DiffRow
 from pidurable_nb.lab.stepper import RowChange
 from pidurable_nb.records import codec
-from pidurable_nb.records.codec import BadRecord, dumps, loads
+from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import Answered, SubmissionRecord, Unanswered, Written
 
@@ -112,17 +113,10 @@ def _document(number: int, before: str | None, after: str | None, facts: Facts) 
             after=short(after or "", _TEXT),
         )  # fmt: skip
         return
-    fields = list(_changed(_parsed(before), _parsed(after), name))
+    fields = list(_changed(json_of(before), json_of(after), name))
     yield from fields[:_FIELDS]
     if len(fields) > _FIELDS:
         yield DiffRow(sign="~", row=name, before="", after=f"and {len(fields) - _FIELDS} more fields")
-
-
-def _parsed(text: str) -> Json:
-    try:
-        return loads(text)
-    except BadRecord:
-        return text
 
 
 def _changed(before: Json, after: Json, at: str) -> Iterator[DiffRow]:

@@ -7,19 +7,18 @@ so that a point is reached again. Never recovers one and never shows it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
 
-from pidurable_nb.errors import NotAStore, PidurableError
-from pidurable_nb.ids import Json, TaskId
+from pidurable_nb.errors import NotAStore
+from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
 from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.lane import in_thread
 from pidurable_nb.lab.point import Point, TaskPlace
-from pidurable_nb.lab.run import Plan, carry, child, run_here
+from pidurable_nb.lab.run import CHILD, LIFE_S, DidNotDie, Plan, asked_of_child, carry, run_here
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.scene.parts import Move
 from pidurable_nb.lab.scene.rows import moved
@@ -28,13 +27,6 @@ from pidurable_nb.probe import Mark
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
-
-T = TypeVar("T")
-CHILD_S: Final = 60.0
-
-
-class DidNotDie(PidurableError):
-    """The run came to its end: the point is not on its way, or its code failed before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +43,7 @@ class Committed:
 class Performed:
     """An effect of a life. `begun` and `ended` count the commits before it began and ended; None: it never ended.
 
-    `kept`: its task made a commit behind it. `applied` counts commits likewise, where the outside said so.
+    `kept`: its task made a commit behind it.
     """
 
     name: str
@@ -127,18 +119,9 @@ def _frozen(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> Life:
     )  # fmt: skip
 
 
-def fork_server() -> ForkServer:
-    """A server that lives are killed in; enter it once, for as many lives as there will be."""
-    return ForkServer([child.__module__], extra_path=[Path.cwd()])
-
-
 def _killed(scenario: Scenario, store: Path, ledger: Path, plan: Plan, server: ForkServer) -> Life:
     began, lines = _next_seq(store), len(read_ledger(ledger))
-    argument: Json = {
-        "scenario": f"{scenario.module}:{scenario.name}", "store": str(store), "ledger": str(ledger),
-        "plan": plan.to_json(),
-    }  # fmt: skip
-    ended = server.run(f"{child.__module__}:{child.__qualname__}", argument, timeout_s=CHILD_S)
+    ended = server.run(CHILD, asked_of_child(scenario, store, ledger, plan), timeout_s=LIFE_S)
     assert plan.journal is not None
     journal = read_journal(plan.journal)
     if ended.signal != signal.SIGKILL or ended.timed_out or journal.ended_ms is None:
@@ -269,9 +252,3 @@ def memos_in(lives: Sequence[Life]) -> Mapping[TaskId, Mapping[str, str]]:
                 for name in change.after.memos:
                     found.setdefault(id, {}).setdefault(name, f"life {life.number} · commit {commit.seq}")
     return found
-
-
-def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` where no event loop runs yet: whoever shows a scene may have one."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb life") as thread:
-        return thread.submit(work).result()

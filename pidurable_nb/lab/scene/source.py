@@ -16,14 +16,15 @@ from typing import Final, Protocol, Self
 
 from pidurable_nb.agent.recovery import TOOL
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.bank import ADDRESS, BankServer
+from pidurable_nb.lab.bank import ADDRESS
 from pidurable_nb.lab.code import Loaded
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.forkserver import ForkServer
 from pidurable_nb.lab.point import Point, TaskPlace
 from pidurable_nb.lab.recover import effects_before
-from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.scene.lives import Life, fork_server, live, points_of
+from pidurable_nb.lab.run import fork_server
+from pidurable_nb.lab.scenario import Scenario, around
+from pidurable_nb.lab.scene.lives import Life, live, points_of
 from pidurable_nb.lab.scene.parts import Entries, short
 from pidurable_nb.lab.scene.scene import PointRow, Scene
 from pidurable_nb.lab.scene.stage import Origin, Stage, edges_of, origin_of_file, origin_of_lives
@@ -206,7 +207,7 @@ class ScenarioSource(_Staged):
         self._server: ForkServer | None = None
         try:
             self._folder = Path(self._stack.enter_context(_temporary()))
-            self._bank = self._stack.enter_context(BankServer()) if scenario.needs_bank else None
+            self._bank = self._stack.enter_context(around(scenario))
             self._first = self._rows(points_of(scenario, self._new_folder()), None)
             self._second: tuple[PointRow, ...] = ()
             self.run(points if points is not None else self._usual(), kind)

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
-from pidurable_nb.agent.opening import Durability
+from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import MAX_INTEGER, Json, JsonObject
 from pidurable_nb.lab.point import BadPoint, Point
 from pidurable_nb.lab.scenario import BUILT_IN
-from pidurable_nb.lab.sweeping.points import SweepKind
+from pidurable_nb.lab.sweeping.points import SWEEP_KINDS, SweepKind
 from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.lab.sweeping.tally import Tally, Witness
 from pidurable_nb.records.codec import BadRecord, loads
@@ -40,8 +40,6 @@ _FIELDS: Final = frozenset(
     ["format", "scenario", "kinds", "durability", "seed", "second", "points", "done", "pieces", "seconds", "sqlite",
      "source", "tally"]
 )  # fmt: skip
-_KINDS: Final[Mapping[str, SweepKind]] = {each: each for each in get_args(SweepKind)}
-_DURABILITIES: Final[Mapping[str, Durability]] = {each: each for each in get_args(Durability)}
 
 
 class SavedSweepRefused(PidurableError):
@@ -215,14 +213,14 @@ def _words(value: JsonObject, name: str) -> str:
 
 def _kinds(value: Json) -> tuple[SweepKind, ...]:
     if not isinstance(value, list) or not value:
-        raise ValueError(f"kinds is {value!r}, not a list of {', '.join(_KINDS)}")
+        raise ValueError(f"kinds is {value!r}, not a list of {', '.join(SWEEP_KINDS)}")
     for each in value:
-        if not isinstance(each, str) or each not in _KINDS:
-            raise ValueError(f"{each!r} is no kind of crash; there are {', '.join(_KINDS)}")
-    return tuple(_KINDS[each] for each in dict.fromkeys(map(str, value)))
+        if not isinstance(each, str) or each not in SWEEP_KINDS:
+            raise ValueError(f"{each!r} is no kind of crash; there are {', '.join(SWEEP_KINDS)}")
+    return tuple(SWEEP_KINDS[each] for each in dict.fromkeys(map(str, value)))
 
 
 def _durability(value: Json) -> Durability:
-    if not isinstance(value, str) or value not in _DURABILITIES:
-        raise ValueError(f"{value!r} is no durability; there are {', '.join(_DURABILITIES)}")
-    return _DURABILITIES[value]
+    if not isinstance(value, str) or value not in DURABILITIES:
+        raise ValueError(f"{value!r} is no durability; there are {', '.join(DURABILITIES)}")
+    return DURABILITIES[value]

@@ -21,12 +21,12 @@ from typing import Final, TypeVar
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.forkserver import Ended, ForkServer
 from pidurable_nb.lab.identity import Compared, digest_of, files_in, freeze_at
 from pidurable_nb.lab.invariants import Expected
 from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.run import CHILD, LIFE_S, asked_of_child
+from pidurable_nb.lab.scenario import Scenario, around
 from pidurable_nb.lab.sweeping.lives import Death, Image, place
 from pidurable_nb.lab.sweeping.points import Which
 from pidurable_nb.lab.sweeping.units import (
@@ -49,7 +49,6 @@ _MODULES: Final = ("pidurable_nb.lab.sweeping.work", "pidurable_nb.store.sqlite"
 """What a fork server has to have imported, besides the module of the scenario."""
 
 _WARM: Final = "pidurable_nb.lab.sweeping.units:warm"
-_LIFE_S: Final = 60.0
 _WORK_S: Final = 600.0
 _MEMORY: Final = Path("/dev/shm")
 _ROOM: Final = 1 << 30
@@ -91,8 +90,7 @@ class Hands:
         here = self.new()
         store, ledger = place(image, here)
         plan = replace(image.plan, at=point, kind="kill")
-        argument: JsonObject = {**self._named(), "store": str(store), "ledger": str(ledger), "plan": plan.to_json()}
-        ended = self._run("pidurable_nb.lab.run:child", argument, _LIFE_S)
+        ended = self._run(CHILD, asked_of_child(self.scenario, store, ledger, plan), LIFE_S)
         if ended.signal != signal.SIGKILL or ended.timed_out:
             raise NotKilled(f"{self.scenario.name} was to be killed at {point}: {_words(ended)}")
         return here
@@ -216,8 +214,7 @@ def crew(scenario: Scenario, *, processes: int, kill: bool) -> Generator[Crew]:
     """Hands for a scenario, with its bank open, and fork servers where lives are killed or processes share the work."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_workshop()))
-        if scenario.needs_bank:
-            stack.enter_context(BankServer())
+        stack.enter_context(around(scenario))
         hands: list[Hands] = []
         for _ in range(max(1, processes)):
             server: ForkServer | None = None

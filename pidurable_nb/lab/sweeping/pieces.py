@@ -8,26 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
-from pidurable_nb.agent.opening import Durability
+from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.crash import CrashKind
+from pidurable_nb.lab.crash import CRASH_KINDS, CrashKind
 from pidurable_nb.lab.faults import Place
 from pidurable_nb.lab.invariants import Expected
 from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import Plan
 from pidurable_nb.lab.sweeping.lives import Image
-from pidurable_nb.lab.sweeping.points import Which
+from pidurable_nb.lab.sweeping.points import WHICH, Which
+from pidurable_nb.lab.sweeping.units import expected_json, expected_of
 
 __all__ = ["CHUNK", "Deaths", "Faults", "Identities", "Images", "Piece", "Sweeping", "chunks", "piece_of"]
 
 CHUNK: Final = 24
 """Crashes of a piece, about: enough to pay for a process, few enough to share them out."""
-
-_CRASHES: Final[dict[Json, CrashKind]] = {each: each for each in get_args(CrashKind)}
-_WHICH: Final[dict[str, Which]] = {each: each for each in get_args(Which)}
-_DURABILITIES: Final[dict[str, Durability]] = {each: each for each in get_args(Durability)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ class Sweeping:
             "durability": self.durability,
             "second": self.second,
             "which": self.which,
-            "awaited": [[each.kind, each.ordinal, each.effect] for each in self.awaited],
+            "awaited": [expected_json(each) for each in self.awaited],
         }
 
     @classmethod
@@ -67,13 +64,13 @@ class Sweeping:
                 "second": bool(second),
                 "which": str(which),
                 "awaited": list(awaited),
-            } if durability in _DURABILITIES and which in _WHICH:
+            } if durability in DURABILITIES and which in WHICH:
                 return cls(
                     seed=seed,
-                    durability=_DURABILITIES[durability],
+                    durability=DURABILITIES[durability],
                     second=second,
-                    which=_WHICH[which],
-                    awaited=tuple(map(_expected_of, awaited)),
+                    which=WHICH[which],
+                    awaited=tuple(map(expected_of, awaited)),
                 )
             case _:
                 raise ValueError(f"{value!r} is no way for a sweep to go")
@@ -132,8 +129,8 @@ Piece: TypeAlias = Deaths | Images | Faults | Identities
 def piece_of(value: Json) -> Piece:
     """The piece that another process wrote. Raises: ValueError for anything else."""
     match value:
-        case {"deaths": list(kinds), "points": list(points)} if all(kind in _CRASHES for kind in kinds):
-            return Deaths(tuple(_CRASHES[str(kind)] for kind in kinds), _points_of(points))
+        case {"deaths": list(kinds), "points": list(points)} if all(kind in CRASH_KINDS for kind in kinds):
+            return Deaths(tuple(CRASH_KINDS[str(kind)] for kind in kinds), _points_of(points))
         case {"images": "kill", "first": int(first), "last": int(last)}:
             return Images("kill", first, last)
         case {"images": "power", "first": int(first), "last": int(last)}:
@@ -153,11 +150,3 @@ def chunks(points: Sequence[Point]) -> list[tuple[Point, ...]]:
 
 def _points_of(points: Sequence[Json]) -> tuple[Point, ...]:
     return tuple(Point.parse(str(point)) for point in points)
-
-
-def _expected_of(value: Json) -> Expected:
-    match value:
-        case [str(kind), int(ordinal), str(effect)]:
-            return Expected(kind, ordinal, effect)
-        case _:
-            raise ValueError(f"{value!r} is no effect")

@@ -14,23 +14,29 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from pidurable_nb.lab.crash import Passed
 from pidurable_nb.lab.faults import Place
 from pidurable_nb.lab.point import BadPoint, Point
 
-__all__ = ["Crashes", "ImageName", "SweepKind", "Where", "Which", "chosen", "command", "life_of", "named", "where"]
+__all__ = [
+    "SWEEP_KINDS", "WHICH", "Crashes", "ImageName", "SweepKind", "Where", "Which", "chosen", "command", "kinds_of",
+    "life_of", "named", "where",
+]  # fmt: skip
 
 SweepKind = Literal["freeze", "kill", "power", "fault"]
 """`freeze`: nothing reaches files or outside any more, and the process lives. `kill`: a real SIGKILL at every point,
 and what one may leave behind every operation. `power`: what a power cut may leave. `fault`: an operation fails."""
 
+SWEEP_KINDS: Final[Mapping[str, SweepKind]] = {each: each for each in get_args(SweepKind)}
+
 Which = Literal["commits", "files"]
 """`commits`: before and after of every reserve, memo, commit, effect, publication and opening. `files`: before every
 write, sync, truncate and delete of the store's files."""
+WHICH: Final[Mapping[str, Which]] = {each: each for each in get_args(Which)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,15 @@ def where(text: str) -> Where:
         except ValueError as error:
             raise BadPoint(str(error)) from error
     return Point.parse(text)
+
+
+def kinds_of(text: str) -> tuple[SweepKind, ...]:
+    """The kinds that somebody wrote, by commas, each once. Raises: BadPoint, naming those that there are."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in SWEEP_KINDS:
+            raise BadPoint(f"a sweep cannot crash by {word!r}; write some of {', '.join(SWEEP_KINDS)}")
+    return tuple(dict.fromkeys(SWEEP_KINDS[word] for word in words))
 
 
 def life_of(crash: Where) -> int:

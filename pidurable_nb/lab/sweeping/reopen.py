@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.faults import Place
 from pidurable_nb.lab.identity import STORE
+from pidurable_nb.lab.lane import in_thread
 from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, Plan
-from pidurable_nb.lab.scenario import BUILT_IN, Scenario, UnknownScenario, find
+from pidurable_nb.lab.scenario import BUILT_IN, Scenario, UnknownScenario, around, find
 from pidurable_nb.lab.stepper import Stepper
 from pidurable_nb.lab.sweeping.faults import Faulty
 from pidurable_nb.lab.sweeping.images import lay_out_story
@@ -116,8 +115,7 @@ class Reopened:
         self.witness = witness
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pidurable-story-")))
-            if self.scenario.needs_bank:
-                stack.enter_context(BankServer())
+            stack.enter_context(around(self.scenario))
             image = in_thread(
                 lambda: story_image(
                     self.scenario, witness, seed=found.seed, durability=found.durability, folder=folder / "story"
@@ -153,9 +151,3 @@ def left_in(image: Image, witness: Witness) -> tuple[Path, Path]:
     if image.folder is None or not (image.folder / STORE).exists():
         raise NothingLeft(f"at {named(witness.crashes)} there was no store yet: the next life begins with nothing")
     return image.folder / STORE, image.folder / LEDGER
-
-
-def in_thread(work: Callable[[], T]) -> T:
-    """What `work` gives, done where no event loop runs: the thread of a kernel has one."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pidurable_nb story") as thread:
-        return thread.submit(work).result()

@@ -95,7 +95,9 @@ def sweep(
     sweeping = Sweeping(seed=seed, durability=durability, second=second, which=points)
     halt = stop if stop is not None else threading.Event()
     tally, passed, done, of = Tally(), 0, 0, 0
-    with suppress(KeyboardInterrupt), crew(scenario, processes=processes, kill="kill" in chosen) as workers:
+    here = client is None  # a client's workers have fork servers of their own
+    hands = crew(scenario, processes=processes if here else 1, kill=here and "kill" in chosen)
+    with suppress(KeyboardInterrupt), hands as workers:
         sweeping, crashed_at = _whole(workers, sweeping, tally, chosen[0])
         passed = len(crashed_at)
         pieces = _cut(workers, sweeping, chosen, crashed_at)

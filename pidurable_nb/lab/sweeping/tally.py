@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.invariants import Broken, Problem
 from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.sweeping.points import Crashes, SweepKind, where
+from pidurable_nb.lab.sweeping.points import SWEEP_KINDS, Crashes, SweepKind, where
 
 __all__ = ["CLASSES", "WORST_FIRST", "Cell", "OutcomeClass", "Tally", "Timed", "Took", "Witness", "problem_of"]
 
@@ -36,7 +36,6 @@ Cell: TypeAlias = tuple[str, SweepKind]
 
 _BROKEN: Final[dict[str, Broken]] = {kind: kind for kind in get_args(Broken)}
 _CLASS: Final[dict[str, OutcomeClass]] = {kind: kind for kind in get_args(OutcomeClass)}
-_KINDS: Final[dict[str, SweepKind]] = {kind: kind for kind in get_args(SweepKind)}
 _TIMED: Final[dict[str, Timed]] = {kind: kind for kind in get_args(Timed)}
 
 
@@ -55,8 +54,8 @@ class Witness:
     def of_json(cls, value: Json) -> Witness:
         """The witness that another process wrote. Raises: ValueError for anything else."""
         match value:
-            case [str(how), *crashes] if how in _KINDS:
-                return cls(tuple(where(str(crash)) for crash in crashes), _KINDS[how])
+            case [str(how), *crashes] if how in SWEEP_KINDS:
+                return cls(tuple(where(str(crash)) for crash in crashes), SWEEP_KINDS[how])
             case _:
                 raise ValueError(f"{value!r} is no witness")
 
@@ -220,8 +219,8 @@ def _problem_and_witness(value: Json) -> tuple[Problem, Witness]:
 
 def _cell_of(value: Json) -> tuple[Cell, Counter[OutcomeClass]]:
     match value:
-        case [str(point), str(kind), dict(counts)] if kind in _KINDS:
-            return (point, _KINDS[kind]), _counter(counts)
+        case [str(point), str(kind), dict(counts)] if kind in SWEEP_KINDS:
+            return (point, SWEEP_KINDS[kind]), _counter(counts)
         case _:
             raise ValueError(f"{value!r} is no cell")
 

@@ -11,20 +11,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, get_args
 
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.identity import Compared, freeze_at
-from pidurable_nb.lab.invariants import Broken, Expected, Problem, expected
+from pidurable_nb.lab.invariants import Expected, Problem, expected
 from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.run import LEDGER, Plan, run_here
 from pidurable_nb.lab.scenario import Scenario, builtin, find
 from pidurable_nb.lab.sweeping.lives import Death, Image, die, judge, recover
 from pidurable_nb.lab.sweeping.points import Which, chosen
+from pidurable_nb.lab.sweeping.tally import problem_of
 
-__all__ = ["Found", "Stage", "deaths", "recoveries", "there", "warm"]
-
-_BROKEN: Final[dict[str, Broken]] = {kind: kind for kind in get_args(Broken)}
+__all__ = ["Found", "Stage", "deaths", "expected_json", "expected_of", "recoveries", "there", "warm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +228,8 @@ def _problems_of(value: Sequence[Json]) -> tuple[Problem, ...]:
     found: list[Problem] = []
     for each in value:
         match each:
-            case [str(kind), str(text)] if kind in _BROKEN:
-                found.append(Problem(_BROKEN[kind], text))
+            case [str(kind), str(text)]:
+                found.append(problem_of(kind, text))
             case _:
                 raise ValueError(f"{each!r} is no problem")
     return tuple(found)

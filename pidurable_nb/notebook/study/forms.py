@@ -11,7 +11,7 @@ from typing import Final
 
 from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, items, lines_of, prose, quiet, toned
 from pidurable_nb.notebook.study.beliefs import BELIEFS
-from pidurable_nb.notebook.study.scores import Answer
+from pidurable_nb.notebook.study.scores import Answer, named
 
 MOST_TEXT: Final = 4_000
 """How many characters of a question are shown."""
@@ -38,7 +38,7 @@ class Asked:
     @property
     def name(self) -> str:
         """What it is called in a sentence."""
-        return f"{self.notebook}/{self.id}" + (f", seed {self.seed}" if self.seed is not None else "")
+        return named(self.notebook, self.id, self.seed)
 
     def number(self, text: str) -> int:
         """Which of today's choices has that text, from 1; 0 for none."""

@@ -110,15 +110,10 @@ def _shares(score: Score) -> tuple[str, str]:
     return f"{score.confidence * 100:.0f} %", f"{score.share * 100:.0f} %"
 
 
-def name_of(answer: Answer) -> str:
-    """What an answer is called."""
-    return f"{answer.notebook}/{answer.id}" + (f", seed {answer.seed}" if answer.seed is not None else "")
-
-
 def _words(answer: Answer) -> tuple[str, str, str, str, str]:
     happened = "not revealed" if answer.happened is None else cut(answer.happened, NAMED)
     word = "-" if answer.happened is None else verdict(answer)
-    return name_of(answer), cut(answer.predicted, NAMED), f"{answer.percent} %", happened, word
+    return answer.name, cut(answer.predicted, NAMED), f"{answer.percent} %", happened, word
 
 
 def _cells(answer: Answer) -> Sequence[str]:

@@ -29,6 +29,11 @@ class Note:
     sentence: str
 
 
+def named(notebook: str, id: str, seed: str | None) -> str:
+    """What a question, and its answer, is called in a sentence."""
+    return f"{notebook}/{id}" + (f", seed {seed}" if seed is not None else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What was predicted, as it was locked, and what came of it, where that was revealed.
@@ -49,6 +54,11 @@ class Answer:
     happened: str | None = None
     because: str = ""
     notes: tuple[Note, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return named(self.notebook, self.id, self.seed)
 
     @property
     def predicted(self) -> str:
