@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from pidurable_nb.agent.call import Call
-    from pidurable_nb.agent.configuring import AgentChange
+    from pidurable_nb.agent.calls.call import Call
     from pidurable_nb.agent.conversation import Conversation
-    from pidurable_nb.agent.extension import Extension
+    from pidurable_nb.agent.extending.configuring import AgentChange
+    from pidurable_nb.agent.extending.extension import Extension
+    from pidurable_nb.agent.extending.settings import Settings
     from pidurable_nb.agent.harness import Harness
-    from pidurable_nb.agent.settings import Settings
     from pidurable_nb.agent.submission import Answered, Submission
     from pidurable_nb.engine.phase import (
         Aborted,
@@ -102,14 +102,14 @@ _ROOMS = {
     "Conversation": "pidurable_nb.agent.conversation",
     "Submission": "pidurable_nb.agent.submission",
     "Answered": "pidurable_nb.agent.submission",
-    "Call": "pidurable_nb.agent.call",
-    "AgentChange": "pidurable_nb.agent.configuring",
-    "Extension": "pidurable_nb.agent.extension",
+    "Call": "pidurable_nb.agent.calls.call",
+    "AgentChange": "pidurable_nb.agent.extending.configuring",
+    "Extension": "pidurable_nb.agent.extending.extension",
     "Output": "pidurable_nb.tools.output",
     "tool": "pidurable_nb.tools.tool",
     "ToolError": "pidurable_nb.errors",
     "Harness": "pidurable_nb.agent.harness",
-    "Settings": "pidurable_nb.agent.settings",
+    "Settings": "pidurable_nb.agent.extending.settings",
     "Aborted": "pidurable_nb.engine.phase",
     "Done": "pidurable_nb.engine.phase",
     "Failed": "pidurable_nb.engine.phase",

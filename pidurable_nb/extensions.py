@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pidurable_nb import names_of
 
 if TYPE_CHECKING:
-    from pidurable_nb.agent.configuring import Adjusted, AgentChange, Without
-    from pidurable_nb.agent.extension import (
+    from pidurable_nb.agent.extending.configuring import Adjusted, AgentChange, Without
+    from pidurable_nb.agent.extending.extension import (
         Extension,
         ExtensionRefused,
         PromptInput,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         wrap_section,
         wrap_tool,
     )
-    from pidurable_nb.agent.history import history
-    from pidurable_nb.agent.hooking import Block, Compacting, Decline, HookApi, Hooks, Replace, Summary
+    from pidurable_nb.agent.extending.hooking import Block, Compacting, Decline, HookApi, Hooks, Replace, Summary
     from pidurable_nb.agent.household import conversation_of
-    from pidurable_nb.agent.reminding import reminding
-    from pidurable_nb.agent.subagents import subagents
+    from pidurable_nb.agent.ready.history import history
+    from pidurable_nb.agent.ready.reminding import reminding
+    from pidurable_nb.agent.ready.subagents import subagents
 
 __all__ = [
     "Adjusted",
@@ -56,27 +56,27 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "Adjusted": "pidurable_nb.agent.configuring",
-    "AgentChange": "pidurable_nb.agent.configuring",
-    "Block": "pidurable_nb.agent.hooking",
-    "Compacting": "pidurable_nb.agent.hooking",
-    "Decline": "pidurable_nb.agent.hooking",
-    "Extension": "pidurable_nb.agent.extension",
-    "ExtensionRefused": "pidurable_nb.agent.extension",
-    "HookApi": "pidurable_nb.agent.hooking",
-    "Hooks": "pidurable_nb.agent.hooking",
-    "PromptInput": "pidurable_nb.agent.extension",
-    "Replace": "pidurable_nb.agent.hooking",
-    "Section": "pidurable_nb.agent.extension",
-    "Summary": "pidurable_nb.agent.hooking",
-    "Without": "pidurable_nb.agent.configuring",
+    "Adjusted": "pidurable_nb.agent.extending.configuring",
+    "AgentChange": "pidurable_nb.agent.extending.configuring",
+    "Block": "pidurable_nb.agent.extending.hooking",
+    "Compacting": "pidurable_nb.agent.extending.hooking",
+    "Decline": "pidurable_nb.agent.extending.hooking",
+    "Extension": "pidurable_nb.agent.extending.extension",
+    "ExtensionRefused": "pidurable_nb.agent.extending.extension",
+    "HookApi": "pidurable_nb.agent.extending.hooking",
+    "Hooks": "pidurable_nb.agent.extending.hooking",
+    "PromptInput": "pidurable_nb.agent.extending.extension",
+    "Replace": "pidurable_nb.agent.extending.hooking",
+    "Section": "pidurable_nb.agent.extending.extension",
+    "Summary": "pidurable_nb.agent.extending.hooking",
+    "Without": "pidurable_nb.agent.extending.configuring",
     "conversation_of": "pidurable_nb.agent.household",
-    "history": "pidurable_nb.agent.history",
-    "reminding": "pidurable_nb.agent.reminding",
-    "section": "pidurable_nb.agent.extension",
-    "subagents": "pidurable_nb.agent.subagents",
-    "wrap_section": "pidurable_nb.agent.extension",
-    "wrap_tool": "pidurable_nb.agent.extension",
+    "history": "pidurable_nb.agent.ready.history",
+    "reminding": "pidurable_nb.agent.ready.reminding",
+    "section": "pidurable_nb.agent.extending.extension",
+    "subagents": "pidurable_nb.agent.ready.subagents",
+    "wrap_section": "pidurable_nb.agent.extending.extension",
+    "wrap_tool": "pidurable_nb.agent.extending.extension",
 }
 
 __getattr__, __dir__ = names_of(__name__, _ROOMS)

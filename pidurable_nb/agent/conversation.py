@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from pidurable_nb.agent import compacting, live
-from pidurable_nb.agent.admission import InputDraft, WhenBusy, WriteDraft, admit_input, admit_write
-from pidurable_nb.agent.configuring import AgentChange, configure
-from pidurable_nb.agent.context import Context
-from pidurable_nb.agent.events import EventWatch, watch_events
+from pidurable_nb.agent.extending.configuring import AgentChange, configure
+from pidurable_nb.agent.extending.resolution import Agent
+from pidurable_nb.agent.generating import compacting
+from pidurable_nb.agent.inbox.admission import InputDraft, WhenBusy, WriteDraft, admit_input, admit_write
 from pidurable_nb.agent.owning import forwarded, owned_loop
-from pidurable_nb.agent.resolution import Agent
+from pidurable_nb.agent.request.context import Context
+from pidurable_nb.agent.stored import live
 from pidurable_nb.agent.submission import Answered, Submission
 from pidurable_nb.agent.usage import Usage, usage_of
-from pidurable_nb.agent.view import ViewWatch, watch_conversation
+from pidurable_nb.agent.watching.events import EventWatch, watch_events
+from pidurable_nb.agent.watching.view import ViewWatch, watch_conversation
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.engine.tx import Tx
 from pidurable_nb.errors import StorageRequestError

@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from pidurable_nb.agent.configuring import AgentChange, configure
 from pidurable_nb.agent.conversation import CommitBlock, Conversation
-from pidurable_nb.agent.extension import Extension
+from pidurable_nb.agent.extending.configuring import AgentChange, configure
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.extending.settings import Settings, SettingsSource
+from pidurable_nb.agent.extending.workshop import EnvironmentSource, Workshop
 from pidurable_nb.agent.opening import (
     Durability,
     Parts,
@@ -26,11 +28,9 @@ from pidurable_nb.agent.opening import (
     storage_of,
 )
 from pidurable_nb.agent.owning import forwarded, owned_loop
-from pidurable_nb.agent.settings import Settings, SettingsSource
 from pidurable_nb.agent.submission import Answered, Submission
-from pidurable_nb.agent.task_graph import GraphWatch, watch_graph
 from pidurable_nb.agent.usage import Usage, total_usage
-from pidurable_nb.agent.workshop import EnvironmentSource, Workshop
+from pidurable_nb.agent.watching.task_graph import GraphWatch, watch_graph
 from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.phase import Outcome, Phase, TaskRef
 from pidurable_nb.errors import SessionClosed, SessionFailed, StorageRequestError

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pidurable_nb.agent import compacting_state, interrupting, live, nesting, withdrawing
-from pidurable_nb.agent.boundary import items_of
-from pidurable_nb.agent.ending import end_unanswered
-from pidurable_nb.agent.workshop import Workshop
+from pidurable_nb.agent.extending.workshop import Workshop
+from pidurable_nb.agent.inbox import withdrawing
+from pidurable_nb.agent.inbox.boundary import items_of
+from pidurable_nb.agent.inbox.ending import end_unanswered
+from pidurable_nb.agent.round import interrupting, nesting
+from pidurable_nb.agent.stored import compacting_state, live
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.runtime import Runtime
 from pidurable_nb.engine.snapshot import LiveRun

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from pidurable_nb.agent.compaction import Select
-from pidurable_nb.agent.context import Contexts
-from pidurable_nb.agent.extension import Extension, Extensions, Hooks
-from pidurable_nb.agent.generation import Prepare
+from pidurable_nb.agent.calls.tool_task import Begin
+from pidurable_nb.agent.extending.extension import Extension, Extensions, Hooks
+from pidurable_nb.agent.extending.resolution import Agent
+from pidurable_nb.agent.extending.settings import Settings, SettingsSource
+from pidurable_nb.agent.extending.workshop import EnvironmentSource, Workshop
+from pidurable_nb.agent.generating.compaction import Select
+from pidurable_nb.agent.generating.generation import Prepare
 from pidurable_nb.agent.household import ConversationRules
-from pidurable_nb.agent.recovery import COMPACTION, GENERATION, TOOL, Replay, register
-from pidurable_nb.agent.resolution import Agent
-from pidurable_nb.agent.settings import Settings, SettingsSource
-from pidurable_nb.agent.stored_call import nested_name
-from pidurable_nb.agent.tool_task import Begin
-from pidurable_nb.agent.workshop import EnvironmentSource, Workshop
+from pidurable_nb.agent.request.context import Contexts
+from pidurable_nb.agent.stored.recovery import COMPACTION, GENERATION, TOOL, Replay, register
+from pidurable_nb.agent.stored.stored_call import nested_name
 from pidurable_nb.engine.engine import Engine
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase

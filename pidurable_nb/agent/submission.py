@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pidurable_nb.agent.admission import Match
+from pidurable_nb.agent.inbox.admission import Match
+from pidurable_nb.agent.inbox.withdrawing import withdraw
 from pidurable_nb.agent.owning import forwarded
-from pidurable_nb.agent.withdrawing import withdraw
 from pidurable_nb.errors import StorageRequestError
 from pidurable_nb.ids import EntryId, SubmissionId
 from pidurable_nb.probe import SubmissionSubject

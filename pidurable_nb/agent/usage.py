@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import StorageRequestError
 from pidurable_nb.ids import ConversationId, JsonObject
 from pidurable_nb.records.message import added

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from pidurable_nb.agent.extension import Extension
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.engine.decide import Policy
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import Code

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pidurable_nb.agent import live, runs
-from pidurable_nb.agent.boundary import items_of
-from pidurable_nb.agent.context import derive
-from pidurable_nb.agent.recovery import GENERATION
+from pidurable_nb.agent.inbox import runs
+from pidurable_nb.agent.inbox.boundary import items_of
+from pidurable_nb.agent.request.context import derive
+from pidurable_nb.agent.stored import live
+from pidurable_nb.agent.stored.recovery import GENERATION
 from pidurable_nb.ids import ConversationId, EntryId, Json, JsonObject, TaskId
 from pidurable_nb.records.document import ConversationScope, DocumentRecord
 from pidurable_nb.records.message import UNSENT, Message, calls_of, role_of, stop_reason

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pidurable_nb.agent import live
-from pidurable_nb.agent.recovery import AssumedCode
+from pidurable_nb.agent.stored import live
+from pidurable_nb.agent.stored.recovery import AssumedCode
 from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.registry import Code
 from pidurable_nb.engine.snapshot import LiveRun, Snapshot

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from pidurable_nb.agent import live
-from pidurable_nb.agent.extension import Extension
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.extending.resolution import Agent, model_of, resolve
+from pidurable_nb.agent.extending.settings import Settings
+from pidurable_nb.agent.extending.workshop import Workshop
 from pidurable_nb.agent.harness import Harness, Opening
-from pidurable_nb.agent.live import Ids
 from pidurable_nb.agent.opening import Parts, extensions_of, models_of, register_built_in
-from pidurable_nb.agent.recovery import COMPACTION, GENERATION, KNOWN, AssumedCode
-from pidurable_nb.agent.resolution import Agent, model_of, resolve
-from pidurable_nb.agent.settings import Settings
-from pidurable_nb.agent.workshop import Workshop
+from pidurable_nb.agent.stored import live
+from pidurable_nb.agent.stored.live import Ids
+from pidurable_nb.agent.stored.recovery import COMPACTION, GENERATION, KNOWN, AssumedCode
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import BuiltIn, Code, Fit, Fits, Refined, Registry

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.agent.harness import Harness
-from pidurable_nb.agent.live import Ids, RandomIds, uuid7
 from pidurable_nb.agent.opening import DURABILITIES, Durability
+from pidurable_nb.agent.stored.live import Ids, RandomIds, uuid7
 from pidurable_nb.clock import Clock, LoopClock, SystemClock
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.errors import PidurableError, StorageError

@@ -14,9 +14,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from pidurable_nb.agent.extension import Extension
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.agent.harness import Harness
-from pidurable_nb.agent.settings import Settings
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.errors import NotAStore, PidurableError

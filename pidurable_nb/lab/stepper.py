@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from pidurable_nb.agent.extension import Extension
-from pidurable_nb.agent.recovery import AssumedCode
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.extending.settings import Settings
+from pidurable_nb.agent.stored.recovery import AssumedCode
 from pidurable_nb.engine.decide import STARTS, Verdict, decide_tasks
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import BuiltIn, Code, Registry

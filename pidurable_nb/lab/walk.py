@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from pidurable_nb.agent.harness import Harness
-from pidurable_nb.agent.live import uuid7
+from pidurable_nb.agent.stored.live import uuid7
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.errors import PidurableError

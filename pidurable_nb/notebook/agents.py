@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pidurable_nb.agent.resolution import Agent
+from pidurable_nb.agent.extending.resolution import Agent
 from pidurable_nb.ids import ConversationId
 from pidurable_nb.models.model import Model, ModelRef
 from pidurable_nb.notebook.markup import View, bdi, code, cut, items, quiet

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from pidurable_nb.agent.admission import Match
-from pidurable_nb.agent.executing import effect_name
-from pidurable_nb.agent.live_state import LiveState, text_in
+from pidurable_nb.agent.calls.executing import effect_name
+from pidurable_nb.agent.inbox.admission import Match
+from pidurable_nb.agent.watching.live_state import LiveState, text_in
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.notebook.markup import LONGEST, Tone, View, bdi, code, cut, esc, lines_of, prose, quiet, short, toned
 from pidurable_nb.notebook.messages import diagnostics_of, result_text

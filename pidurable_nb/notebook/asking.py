@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from pidurable_nb.agent.admission import WhenBusy
 from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.harness import SETTLED, Harness
-from pidurable_nb.agent.live_state import live_state
+from pidurable_nb.agent.inbox.admission import WhenBusy
 from pidurable_nb.agent.submission import Answered, Submission
-from pidurable_nb.agent.view import ActiveEntries, ViewWatch
+from pidurable_nb.agent.watching.live_state import live_state
+from pidurable_nb.agent.watching.view import ActiveEntries, ViewWatch
 from pidurable_nb.ids import ConversationId, EntryId
 from pidurable_nb.notebook.answers import Asked
 from pidurable_nb.notebook.markup import View, cut

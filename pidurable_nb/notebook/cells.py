@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeGuard, TypeVar
 
-from pidurable_nb.agent.extension import Extension, ExtensionRefused, Extensions
+from pidurable_nb.agent.extending.extension import Extension, ExtensionRefused, Extensions
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.engine.graph import PhaseClass
 from pidurable_nb.engine.phase import Phase

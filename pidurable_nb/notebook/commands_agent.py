@@ -11,11 +11,11 @@ from typing import Final
 
 from IPython.core.error import UsageError
 
-from pidurable_nb.agent import live
-from pidurable_nb.agent.admission import WhenBusy
-from pidurable_nb.agent.configuring import UNCHANGED, AgentChange
 from pidurable_nb.agent.conversation import Conversation
+from pidurable_nb.agent.extending.configuring import UNCHANGED, AgentChange
 from pidurable_nb.agent.harness import Harness
+from pidurable_nb.agent.inbox.admission import WhenBusy
+from pidurable_nb.agent.stored import live
 from pidurable_nb.agent.usage import Usage, usage_in
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.ids import ROOT, ConversationId, EntryId, JsonObject, SubmissionId, TaskId

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import pytest
 
 from pidurable_nb import Extension, Harness, Phase
-from pidurable_nb.agent import live
 from pidurable_nb.agent.conversation import Conversation
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.agent.harness import Opening
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.stored import live
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab import loop

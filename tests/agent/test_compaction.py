@@ -11,8 +11,8 @@ import pytest
 
 from pidurable_nb import Answered, Extension, Harness, Settings, TaskRef, Unanswered, Written
 from pidurable_nb.agent.conversation import Conversation
-from pidurable_nb.agent.hooking import Compacting, Decline, HookApi, Hooks, Summary
-from pidurable_nb.agent.settings import Compaction, Retry
+from pidurable_nb.agent.extending.hooking import Compacting, Decline, HookApi, Hooks, Summary
+from pidurable_nb.agent.extending.settings import Compaction, Retry
 from pidurable_nb.ids import EntryId, Json, JsonObject
 from pidurable_nb.models import Answer, Attempts, Break, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records import task as stored

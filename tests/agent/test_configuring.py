@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pidurable_nb.agent import live
-from pidurable_nb.agent.configuring import (
+from pidurable_nb.agent.extending.configuring import (
     UNCHANGED,
     Adjusted,
     AgentChange,
@@ -14,8 +13,9 @@ from pidurable_nb.agent.configuring import (
     apply_change,
     configure,
 )
-from pidurable_nb.agent.extension import Extension, Extensions
-from pidurable_nb.agent.resolution import resolve
+from pidurable_nb.agent.extending.extension import Extension, Extensions
+from pidurable_nb.agent.extending.resolution import resolve
+from pidurable_nb.agent.stored import live
 from pidurable_nb.ids import ConversationId, Json, JsonObject
 from pidurable_nb.models.model import ModelRef, Thinking
 from pidurable_nb.tools.tool import tool

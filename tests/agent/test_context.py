@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pidurable_nb.agent import context as module
-from pidurable_nb.agent.context import Context, Contexts, derive
-from pidurable_nb.agent.ordering import ordered
+from pidurable_nb.agent.request import context as module
+from pidurable_nb.agent.request.context import Context, Contexts, derive
+from pidurable_nb.agent.request.ordering import ordered
 from pidurable_nb.clock import SystemClock
 from pidurable_nb.errors import SessionClosed, StorageRequestError
 from pidurable_nb.ids import ROOT, ConversationId, EntryId, Json, JsonObject

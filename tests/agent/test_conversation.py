@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pidurable_nb import Document, Done, Harness, Json, Phase, Runtime, TaskRef
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import (
     BlockEnded,
     DocumentRefused,

@@ -11,11 +11,11 @@ from datetime import timedelta
 import pytest
 
 from pidurable_nb import Harness, Output, Settings, tool
-from pidurable_nb.agent.boundary import QueueMode
 from pidurable_nb.agent.conversation import Conversation
-from pidurable_nb.agent.extension import Extension
-from pidurable_nb.agent.hooking import HookApi, Hooks
-from pidurable_nb.agent.settings import Compaction, Retry
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks
+from pidurable_nb.agent.extending.settings import Compaction, Retry
+from pidurable_nb.agent.inbox.boundary import QueueMode
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import ConversationBusy
 from pidurable_nb.lab import loop

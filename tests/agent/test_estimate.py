@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pidurable_nb.agent.context import Context, derive
-from pidurable_nb.agent.estimate import IMAGE_TOKENS, context_tokens, estimate_tokens, used_tokens
+from pidurable_nb.agent.request.context import Context, derive
+from pidurable_nb.agent.request.estimate import IMAGE_TOKENS, context_tokens, estimate_tokens, used_tokens
 from pidurable_nb.ids import ROOT, EntryId, Json, JsonObject
 from pidurable_nb.records.transcript import Edit, EntryRecord
 

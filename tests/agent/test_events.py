@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import Harness, Json
-from pidurable_nb.agent import agent_event as event
-from pidurable_nb.agent import live
-from pidurable_nb.agent.agent_event import AgentEvent, Snapshot
-from pidurable_nb.agent.events import Batch, EventWatch, watch_events
-from pidurable_nb.agent.live_state import snapshot_of
-from pidurable_nb.agent.message_change import (
+from pidurable_nb.agent.stored import live
+from pidurable_nb.agent.watching import agent_event as event
+from pidurable_nb.agent.watching.agent_event import AgentEvent, Snapshot
+from pidurable_nb.agent.watching.events import Batch, EventWatch, watch_events
+from pidurable_nb.agent.watching.live_state import snapshot_of
+from pidurable_nb.agent.watching.message_change import (
     BlockReplaced,
     BlockStart,
     MessageChange,
@@ -28,7 +28,7 @@ from pidurable_nb.agent.message_change import (
     message_changes,
     output_change,
 )
-from pidurable_nb.agent.view import ActiveEntries, ConversationView, read_view
+from pidurable_nb.agent.watching.view import ActiveEntries, ConversationView, read_view
 from pidurable_nb.errors import StorageRequestError
 from pidurable_nb.ids import ABSENT, ROOT, ConversationId, EntryId, JsonObject, SubmissionId, TaskId
 from pidurable_nb.probe import ConversationSubject

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from pidurable_nb import Done, Phase, Runtime
-from pidurable_nb.agent.extension import (
+from pidurable_nb.agent.extending.extension import (
     Extension,
     ExtensionRefused,
     Extensions,

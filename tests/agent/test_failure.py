@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, cast
 import pytest
 
 from pidurable_nb import Aborted, Document, Done, Failed, Harness, Input, Json, Phase, Runtime, Sleeping, Waiting
-from pidurable_nb.agent import live
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.settings import Settings
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import NotJson, PidurableError, SessionFailed, StorageError, StorageRequestError
 from pidurable_nb.ids import EntryId
 from pidurable_nb.records import task as stored

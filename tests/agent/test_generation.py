@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import AgentChange, Answered, Extension, Harness, Settings, Unanswered, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.classifying import LONGEST_MS, Answers, Calls, Defers, GivesUp, Overflows, TryAgain, classify
 from pidurable_nb.agent.conversation import Conversation
-from pidurable_nb.agent.extension import section
-from pidurable_nb.agent.hooking import Compacting, Decline, HookApi, Hooks
-from pidurable_nb.agent.settings import Compaction, Retry
+from pidurable_nb.agent.extending.extension import section
+from pidurable_nb.agent.extending.hooking import Compacting, Decline, HookApi, Hooks
+from pidurable_nb.agent.extending.settings import Compaction, Retry
+from pidurable_nb.agent.generating.classifying import (
+    LONGEST_MS,
+    Answers,
+    Calls,
+    Defers,
+    GivesUp,
+    Overflows,
+    TryAgain,
+    classify,
+)
+from pidurable_nb.agent.stored import live
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab import loop
 from pidurable_nb.models import (

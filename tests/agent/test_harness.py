@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pidurable_nb import Aborted, Done, Failed, Faulted, Harness, Input, Json, Phase, Runtime, TaskRef
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.agent.opening import Durability, storage_of
-from pidurable_nb.agent.settings import Settings
 from pidurable_nb.errors import (
     DuplicateTask,
     PhaseRefused,

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pidurable_nb import Answered, Conversation, Harness
-from pidurable_nb.agent import history as module
-from pidurable_nb.agent.history import history
+from pidurable_nb.agent.ready import history as module
+from pidurable_nb.agent.ready.history import history
 from pidurable_nb.ids import ROOT, Json
 from pidurable_nb.models import Answer, CallTools, ModelRequest, PlannedCall, Say, Scripted
 from pidurable_nb.records.message import role_of, text_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 import pytest
 
 from pidurable_nb import Done, Phase, Runtime, TaskRef
-from pidurable_nb.agent.hooking import (
+from pidurable_nb.agent.extending.hooking import (
     Block,
     Compacting,
     D,

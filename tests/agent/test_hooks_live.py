@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pidurable_nb import Answered, Call, Extension, Harness, Output, tool
-from pidurable_nb.agent.hooking import HookApi, Hooks, Replace
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks, Replace
 from pidurable_nb.errors import ToolError
 from pidurable_nb.ids import EntryId
 from pidurable_nb.models import CallTools, Say, Scripted, call

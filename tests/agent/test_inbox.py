@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import AgentChange, Answered, Extension, Output, Settings, Unanswered, Written, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.admission import WriteDraft
 from pidurable_nb.agent.conversation import Conversation
-from pidurable_nb.agent.hooking import HookApi, Hooks
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks
+from pidurable_nb.agent.inbox.admission import WriteDraft
+from pidurable_nb.agent.stored import live
 from pidurable_nb.agent.submission import Submission
 from pidurable_nb.errors import ConversationBusy, StorageRequestError
 from pidurable_nb.ids import EntryId, Json, JsonObject

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from pidurable_nb import Answered, Call, Extension, Harness, tool
-from pidurable_nb.agent.extension import wrap_tool
-from pidurable_nb.agent.hooking import HookApi, Hooks, Replace
+from pidurable_nb.agent.extending.extension import wrap_tool
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks, Replace
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import ToolCall, role_of, text_of
 from pidurable_nb.tools.tool import Replay, Tool

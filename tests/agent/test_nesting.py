@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from pidurable_nb import Answered, Call, Extension, Harness, Json, Output, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.hooking import HookApi, Hooks
-from pidurable_nb.agent.nesting import address
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks
+from pidurable_nb.agent.round.nesting import address
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import KeyShared, ToolError
 from pidurable_nb.ids import ROOT, JsonObject
 from pidurable_nb.models import CallTools, ModelRequest, Say, Scripted, call

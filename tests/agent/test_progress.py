@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import Answered, Call, Harness, Settings, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.progress import CHARS_PER_S, Throttle
-from pidurable_nb.agent.settings import Compaction
+from pidurable_nb.agent.extending.settings import Compaction
+from pidurable_nb.agent.generating.progress import CHARS_PER_S, Throttle
+from pidurable_nb.agent.stored import live
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import SessionFailed, StorageError
 from pidurable_nb.ids import Seq

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidurable_nb.agent.context import Context, derive
-from pidurable_nb.agent.prompt import Shown, SystemEntry, plan, replay
+from pidurable_nb.agent.request.context import Context, derive
+from pidurable_nb.agent.request.prompt import Shown, SystemEntry, plan, replay
 from pidurable_nb.errors import NotJson
 from pidurable_nb.ids import ROOT, EntryId, Json, JsonObject
 from pidurable_nb.records.frozen import freeze

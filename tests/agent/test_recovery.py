@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from pidurable_nb.agent.recovery import (
+from pidurable_nb.agent.stored.recovery import (
     KNOWN,
     AssumedCode,
     CurrentReplay,

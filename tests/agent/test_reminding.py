@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from pidurable_nb import Answered, Harness, ToolError
-from pidurable_nb.agent.reminding import REMINDER, due_time, reminding
+from pidurable_nb.agent.ready.reminding import REMINDER, due_time, reminding
 from pidurable_nb.clock import as_ms
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of

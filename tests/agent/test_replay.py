@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from pidurable_nb import Answered, Call, Done, Harness, Input, Json, Phase, Runtime, tool
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import SessionFailed, StorageError
 from pidurable_nb.ids import ROOT, Seq
 from pidurable_nb.models import CallTools, Say, Scripted, call

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pidurable_nb.agent.extension import (
+from pidurable_nb.agent.extending.extension import (
     Extension,
     ExtensionRefused,
     Extensions,
@@ -17,8 +17,8 @@ from pidurable_nb.agent.extension import (
     wrap_section,
     wrap_tool,
 )
-from pidurable_nb.agent.hooking import Block, HookApi
-from pidurable_nb.agent.resolution import Agent, resolve
+from pidurable_nb.agent.extending.hooking import Block, HookApi
+from pidurable_nb.agent.extending.resolution import Agent, resolve
 from pidurable_nb.ids import ConversationId, EntryId, Json, JsonObject
 from pidurable_nb.models.model import ModelRef
 from pidurable_nb.records.message import ToolCall

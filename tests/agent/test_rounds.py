@@ -11,9 +11,9 @@ from typing import Literal
 import pytest
 
 from pidurable_nb import AgentChange, Answered, Call, Extension, Harness, Output, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.hooking import HookApi, Hooks
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks
+from pidurable_nb.agent.extending.settings import Settings
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import ToolError
 from pidurable_nb.ids import ROOT, EntryId
 from pidurable_nb.lab import loop

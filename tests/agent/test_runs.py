@@ -13,8 +13,8 @@ import pytest
 
 from pidurable_nb import AgentChange, Answered, Extension, Harness, Settings, Unanswered, Written, tool
 from pidurable_nb.agent.conversation import Conversation
-from pidurable_nb.agent.extension import section
-from pidurable_nb.agent.hooking import HookApi, Hooks
+from pidurable_nb.agent.extending.extension import section
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks
 from pidurable_nb.agent.submission import Submission
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import SessionFailed, StorageError

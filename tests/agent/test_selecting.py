@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pidurable_nb.agent.context import Context, derive
-from pidurable_nb.agent.estimate import estimate_tokens
-from pidurable_nb.agent.selecting import MOST_OF_A_RESULT, Cut, cut_at, select_range, serialize
+from pidurable_nb.agent.request.context import Context, derive
+from pidurable_nb.agent.request.estimate import estimate_tokens
+from pidurable_nb.agent.request.selecting import MOST_OF_A_RESULT, Cut, cut_at, select_range, serialize
 from pidurable_nb.ids import ROOT, EntryId, Json, JsonObject
 from pidurable_nb.records.message import calls_of, role_of
 from pidurable_nb.records.transcript import Edit, EntryRecord

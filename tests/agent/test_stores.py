@@ -18,8 +18,8 @@ from types import ModuleType
 import pytest
 
 from pidurable_nb import Answered, Harness, Settings, TaskRef
-from pidurable_nb.agent.context import Context
-from pidurable_nb.agent.settings import Compaction
+from pidurable_nb.agent.extending.settings import Compaction
+from pidurable_nb.agent.request.context import Context
 from pidurable_nb.ids import ConversationId, Json, TaskId
 from pidurable_nb.lab.inspect import inspect_store
 from pidurable_nb.records.message import calls_of, role_of, stop_reason

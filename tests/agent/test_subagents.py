@@ -26,8 +26,8 @@ from pidurable_nb import (
     Unanswered,
     tool,
 )
-from pidurable_nb.agent.extension import Extension
-from pidurable_nb.agent.subagents import ANSWER, Team, subagents
+from pidurable_nb.agent.extending.extension import Extension
+from pidurable_nb.agent.ready.subagents import ANSWER, Team, subagents
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import ROOT, ConversationId
 from pidurable_nb.lab import loop

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import Done, Failed, Harness, Phase, Runtime, Sleeping, TaskRef, Waiting
-from pidurable_nb.agent import task_graph
-from pidurable_nb.agent.task_graph import Active, Completing, GraphWatch, TaskGraph, graph_of, watch_graph
+from pidurable_nb.agent.watching import task_graph
+from pidurable_nb.agent.watching.task_graph import Active, Completing, GraphWatch, TaskGraph, graph_of, watch_graph
 from pidurable_nb.errors import SessionClosed, TaskEnded
 from pidurable_nb.ids import ROOT, ConversationId, Seq, TaskId
 from pidurable_nb.records.task import TaskRecord

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from pidurable_nb import AgentChange, Call, Done, Extension, Harness, Input, Json, Output, Phase, Runtime, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.hooking import Block, HookApi, Hooks, Replace
+from pidurable_nb.agent.extending.hooking import Block, HookApi, Hooks, Replace
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import InvocationEnded, ToolError
 from pidurable_nb.ids import ROOT, JsonObject
 from pidurable_nb.models import CallTools, PlannedCall, Say, Scripted, call

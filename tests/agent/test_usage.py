@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import Harness
-from pidurable_nb.agent import live, usage
+from pidurable_nb.agent import usage
+from pidurable_nb.agent.stored import live
 from pidurable_nb.agent.usage import Usage, total_usage, usage_in, usage_of
 from pidurable_nb.errors import StorageRequestError
 from pidurable_nb.ids import ROOT, ConversationId, JsonObject

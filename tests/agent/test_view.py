@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pidurable_nb import Harness, Json
-from pidurable_nb.agent import live
-from pidurable_nb.agent.view import (
+from pidurable_nb.agent.stored import live
+from pidurable_nb.agent.watching.view import (
     DOCUMENTS,
     ActiveEntries,
     ConversationView,

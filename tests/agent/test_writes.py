@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pidurable_nb import Done, Harness, Input, Json, Phase, Runtime, Sleeping
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import NotJson, RequestConflict, SessionClosed, StorageRequestError
 from pidurable_nb.ids import ROOT, ConversationId, JsonObject, SubmissionId
 from pidurable_nb.records.transcript import Queued, SubmissionRecord, Unanswered, Written

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pidurable_nb import Call, Done, Extension, Harness, Input, Json, Output, Phase, Runtime, tool
-from pidurable_nb.agent import live
-from pidurable_nb.agent.hooking import HookApi, Hooks, Replace
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.hooking import HookApi, Hooks, Replace
+from pidurable_nb.agent.extending.settings import Settings
+from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import StorageError, ToolError, ToolRefused
 from pidurable_nb.ids import ROOT, JsonObject
 from pidurable_nb.models import CallTools, Say, Scripted, call

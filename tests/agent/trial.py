@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pidurable_nb import Answered, Extension, Harness, Phase
-from pidurable_nb.agent import live
 from pidurable_nb.agent.conversation import Conversation
+from pidurable_nb.agent.extending.settings import Settings
+from pidurable_nb.agent.extending.workshop import EnvironmentSource
 from pidurable_nb.agent.harness import Opening
-from pidurable_nb.agent.settings import Settings
-from pidurable_nb.agent.workshop import EnvironmentSource
+from pidurable_nb.agent.stored import live
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import ROOT, ConversationId, Json
 from pidurable_nb.lab import loop

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from pidurable_nb import Harness, Phase
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.agent.harness import Opening
-from pidurable_nb.agent.settings import Settings
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.lab import loop
 from pidurable_nb.probe import Probe

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pidurable_nb.agent.recovery import AssumedCode
+from pidurable_nb.agent.stored.recovery import AssumedCode
 from pidurable_nb.engine import rows
 from pidurable_nb.engine.decide import SETTLES, ImpliedMark, Policy, Verdict, decide_task, decide_tasks, implied_marks
 from pidurable_nb.engine.registry import Code, Registry

@@ -34,7 +34,7 @@ from pidurable_nb import (
     TaskRef,
     Waiting,
 )
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.decide import implied_marks
 from pidurable_nb.errors import TaskFaulted, TaskOrphaned

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pidurable_nb import Aborted, Done, Failed, Harness, Input, Json, Phase, Runtime, Sleeping, TaskRef, Waiting
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.decide import implied_marks
 from pidurable_nb.errors import PidurableError, SessionClosed, StorageRequestError, UnknownPhase

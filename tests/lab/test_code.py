@@ -92,7 +92,7 @@ def test_e3_no_module_upgrades_a_stored_unsafe(write: Write) -> None:
 
 
 def test_t9_the_settings_of_the_module_count(write: Write) -> None:
-    text = TICKER.format(version=1) + "\n    from pidurable_nb.agent.settings import Settings\n"
+    text = TICKER.format(version=1) + "\n    from pidurable_nb.agent.extending.settings import Settings\n"
     assert verdicts("ticker", load_code(write(text + "    settings = Settings(restart_limit=1)\n"))) == {7: "parked"}
     with pytest.raises(CodeNotLoaded, match="settings of"):
         load_code(write("settings = {}", "wrong"))

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from pidurable_nb import Done, Harness, Phase, Runtime
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.code import Loaded
 from pidurable_nb.lab.program import Program

@@ -17,14 +17,17 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from pidurable_nb.agent import admission, calling, recovery, rounds, runs, tool_task
-from pidurable_nb.agent.calling import settle_call
-from pidurable_nb.agent.executing import execute
+from pidurable_nb.agent.calls import calling, tool_task
+from pidurable_nb.agent.calls.calling import settle_call
+from pidurable_nb.agent.calls.executing import execute
+from pidurable_nb.agent.extending.workshop import Workshop
 from pidurable_nb.agent.household import shop_of
-from pidurable_nb.agent.results import Ending
-from pidurable_nb.agent.rounds import PlannedCall
-from pidurable_nb.agent.stored_call import stored_call
-from pidurable_nb.agent.workshop import Workshop
+from pidurable_nb.agent.inbox import admission, runs
+from pidurable_nb.agent.round import rounds
+from pidurable_nb.agent.round.results import Ending
+from pidurable_nb.agent.round.rounds import PlannedCall
+from pidurable_nb.agent.stored import recovery
+from pidurable_nb.agent.stored.stored_call import stored_call
 from pidurable_nb.engine import decide, scheduler
 from pidurable_nb.engine.decide import ImpliedMark
 from pidurable_nb.engine.launching import Launching

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb import AgentChange, Extension, Harness, tool
-from pidurable_nb.agent.extension import wrap_tool
-from pidurable_nb.agent.recovery import AssumedCode
+from pidurable_nb.agent.extending.extension import wrap_tool
+from pidurable_nb.agent.stored.recovery import AssumedCode
 from pidurable_nb.engine.registry import BuiltIn, Fits
 from pidurable_nb.lab.explain import explain
 from pidurable_nb.lab.point import Point

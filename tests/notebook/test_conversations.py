@@ -6,9 +6,9 @@ from typing import Literal
 
 import pytest
 
-from pidurable_nb.agent.admission import Match
-from pidurable_nb.agent.agent_event import GenerationInFlight
-from pidurable_nb.agent.live_state import LiveState
+from pidurable_nb.agent.inbox.admission import Match
+from pidurable_nb.agent.watching.agent_event import GenerationInFlight
+from pidurable_nb.agent.watching.live_state import LiveState
 from pidurable_nb.ids import ABSENT, ROOT, Absent, EntryId, Json, JsonObject, SubmissionId
 from pidurable_nb.notebook.answers import MOST, AnswerView, Asked, Called, Said, parts_of
 from pidurable_nb.notebook.conversations import inbox_of, inbox_table, transcript_table

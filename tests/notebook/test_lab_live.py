@@ -15,7 +15,7 @@ from typing import Protocol
 import pytest
 
 from pidurable_nb import Done, Harness, Phase, Runtime
-from pidurable_nb.agent.settings import Settings
+from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab.scene.parts import Entry
 from pidurable_nb.lab.scene.scene import Scene

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pidurable_nb import AgentChange, Answered, Call, Conversation, Extension, Harness, Settings, ToolError, tool
-from pidurable_nb.agent.extension import Hooks
-from pidurable_nb.agent.settings import Compaction, Retry
+from pidurable_nb.agent.extending.extension import Hooks
+from pidurable_nb.agent.extending.settings import Compaction, Retry
 from pidurable_nb.clock import SystemClock
 from pidurable_nb.ids import ConversationId, Json, JsonObject, Seq
 from pidurable_nb.models.model import (

@@ -19,8 +19,8 @@ from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Final
 
 import pidurable_nb
-from pidurable_nb.agent.resolution import Agent
-from pidurable_nb.agent.workshop import Workshop
+from pidurable_nb.agent.extending.resolution import Agent
+from pidurable_nb.agent.extending.workshop import Workshop
 from pidurable_nb.clock import as_ms
 from pidurable_nb.engine import scheduler
 from pidurable_nb.engine.decide import Verdict

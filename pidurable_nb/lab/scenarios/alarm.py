@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pidurable_nb import Harness
-from pidurable_nb.agent.reminding import REMINDER, reminding
+from pidurable_nb.agent.ready.reminding import REMINDER, reminding
 from pidurable_nb.lab.scenario import Facts, Roots, Scenario, until
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of

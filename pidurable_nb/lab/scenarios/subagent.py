@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from pidurable_nb import Harness
-from pidurable_nb.agent.subagents import subagents
+from pidurable_nb.agent.ready.subagents import subagents
 from pidurable_nb.lab.scenario import Facts, Scenario
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of

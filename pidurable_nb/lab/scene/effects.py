@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pidurable_nb.agent.executing import effect_name
-from pidurable_nb.agent.recovery import TOOL
+from pidurable_nb.agent.calls.executing import effect_name
+from pidurable_nb.agent.stored.recovery import TOOL
 from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.scene.facts import Facts, named_call
 from pidurable_nb.lab.scene.parts import Effect, Layer, Layers, StoreSays, short

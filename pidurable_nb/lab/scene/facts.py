@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.engine.snapshot import LiveRun, Snapshot
 from pidurable_nb.ids import ConversationId, DocumentId, EntryId, JsonObject, Seq, SubmissionId, TaskId
 from pidurable_nb.lab.stepper import RowChange, Stepper

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.engine.transition import FAULT_MEMO
 from pidurable_nb.ids import ABSENT, ConversationId, EntryId, Json, JsonObject, SubmissionId, TaskId
 from pidurable_nb.lab.inspect import outcome_word

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from pidurable_nb.agent.recovery import TOOL
+from pidurable_nb.agent.stored.recovery import TOOL
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.lab.bank import ADDRESS
 from pidurable_nb.lab.code import Loaded

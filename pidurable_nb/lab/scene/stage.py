@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.agent.opening import CODE
-from pidurable_nb.agent.recovery import TOOL
+from pidurable_nb.agent.stored.recovery import TOOL
 from pidurable_nb.engine.graph import NotReady, edges
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.rows import number

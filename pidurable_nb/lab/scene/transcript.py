@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pidurable_nb.agent import live
+from pidurable_nb.agent.stored import live
 from pidurable_nb.ids import ConversationId, EntryId, TaskId
 from pidurable_nb.lab.scene.facts import Facts, slots
 from pidurable_nb.lab.scene.parts import CallRow, Entries, Entry, ForkedAt, Policy, Role, Talk, cut, short

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pidurable_nb.agent.recovery import AssumedCode, stored_replay
+from pidurable_nb.agent.stored.recovery import AssumedCode, stored_replay
 from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.registry import Code, Registry
 from pidurable_nb.engine.submissions import decide_submissions

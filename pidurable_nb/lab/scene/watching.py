@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pidurable_nb.agent.recovery import stored_replay
+from pidurable_nb.agent.stored.recovery import stored_replay
 from pidurable_nb.engine.decide import Policy, decide_tasks
 from pidurable_nb.engine.registry import Code
 from pidurable_nb.engine.rows import number
