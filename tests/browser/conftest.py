@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PLACES: Final = {
     "/page/": ROOT / "tests/browser/page",
     "/scenes/": ROOT / "fixtures/scenes",
-    "/": ROOT / "pidurable_nb/notebook/labview",
+    "/": ROOT / "pidurable_nb/notebook/labview/page",
 }
 """What the server shows, by the beginning of a path."""
 FLAGS: Final = (

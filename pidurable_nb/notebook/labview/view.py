@@ -15,6 +15,7 @@ import traitlets
 
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.notebook.both_forms import LIVE, publish_both
+from pidurable_nb.notebook.bundle import bundle
 from pidurable_nb.notebook.labview.pace import Pace
 from pidurable_nb.notebook.labview.plain import plain
 from pidurable_nb.notebook.labview.static_form import static_form
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from pidurable_nb.lab.scene.scene import Scene
     from pidurable_nb.lab.scene.source import SceneSource
 
-_HERE = Path(__file__).parent
+_PAGE = Path(__file__).parent / "page"
 
 
 class LabWidget(anywidget.AnyWidget):
     """What the page shows: the scene, and messages both ways."""
 
-    _esm = _HERE / "lab.js"
-    _css = _HERE / "lab.css"
+    _esm = bundle(_PAGE / "lab.js")
+    _css = _PAGE / "lab.css"
     scene = traitlets.Dict().tag(sync=True)
 
 

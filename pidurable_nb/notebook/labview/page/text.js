@@ -1,0 +1,23 @@
+/* Foreign text made harmless: what acts or hides is shown, what is long is cut. Owns no element. */
+
+const ACTING = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+
+const SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"};
+
+/** A character as an escape: fonts often lack the pictures that Unicode has for controls. */
+const sign = char => SHORT[char] ?? `\\u{${char.codePointAt(0).toString(16).toUpperCase()}}`;
+
+/** Foreign text that acts on nothing; with `lines`, its own lines and tabs stay. */
+export function visible(text, lines = false) {
+  return String(text ?? "").replace(ACTING, char => (lines && (char === "\n" || char === "\t") ? char : sign(char)));
+}
+
+/** The same cut to `limit`, and how long it was where something is missing. */
+export function cut(text, limit = 80, lines = false) {
+  const given = String(text ?? "");
+  if (given.length <= limit) return [visible(given, lines), ""];
+  const end = /[\uD800-\uDBFF]/.test(given[limit - 1]) ? limit - 1 : limit;
+  return [`${visible(given.slice(0, end), lines)}…`, ` (${given.length.toLocaleString("en")} characters)`];
+}
+
+export const count = (n, one, many = `${one}s`) => `${Number(n).toLocaleString("en")} ${n === 1 ? one : many}`;
