@@ -1,7 +1,8 @@
 # make lab    opens JupyterLab on the tour
-# make test   everything: format, lint, types, floors, tests
+# make test   everything: format, lint, types, floors, tests; what a browser saw is kept in build/shots
 # make check  the quick part of it
 # make sweeps counts every claim about crashes anew: the tables of the README (half an hour)
+# make pictures takes the pictures of the README again, from the real thing (a minute)
 # make format makes the first two happy
 #
 # Both `lab` and `test` make .venv here with the first Python >= 3.11 they find (PYTHON=... names one), and
@@ -10,7 +11,7 @@
 .SUFFIXES:
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test check sweeps format clean static tests fast-tests
+.PHONY: help lab test check sweeps pictures format clean static tests fast-tests
 
 ifeq ($(CI),true)
 PEERS := 1
@@ -58,6 +59,9 @@ fast-tests: $(CHECKED)
 
 sweeps: $(CHECKED)
 	$(BIN)/python tests/sweeps.py
+
+pictures: $(CHECKED)
+	$(BIN)/python -m tests.pictures
 
 format: .venv/.test
 	$(BIN)/ruff check --quiet --fix-only .

@@ -6,7 +6,6 @@ Owns finding the browser. Never skips where there is none: what people see is as
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -189,7 +188,7 @@ def seat(seats: Callable[..., Seat]) -> Seat:
 
 @pytest.fixture
 def shots() -> Path:
-    """Where pictures go."""
-    folder = Path(tempfile.gettempdir()) / "pidurable-lab-shots"
-    folder.mkdir(exist_ok=True)
+    """Where pictures of what the tests saw are kept, to be looked at: `build/shots`."""
+    folder = ROOT / "build" / "shots"
+    folder.mkdir(parents=True, exist_ok=True)
     return folder

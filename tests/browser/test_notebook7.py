@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import Browser, Error, Page, Request, expect
 
 from pidurable_nb.notebook import labserver
-from tests.browser.test_jupyterlab import RAN, READY, SHOW_LAST
+from tests.browser.driving import RAN, READY, SHOW_LAB
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a server, a browser and the whole tour
 
@@ -107,9 +107,7 @@ def until(page: Page, what: str, asked: str, given: object = None) -> None:
     raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}")
 
 
-def test_the_tour_runs_in_notebook_7_and_ends_in_a_lab_that_steps(
-    browser: Browser, server: Server, shots: Path
-) -> None:
+def test_the_tour_runs_in_notebook_7_and_its_lab_steps(browser: Browser, server: Server, shots: Path) -> None:
     context = browser.new_context(viewport={"width": 1500, "height": 1400})
     page, wrong = context.new_page(), list[str]()
 
@@ -133,7 +131,7 @@ def test_the_tour_runs_in_notebook_7_and_ends_in_a_lab_that_steps(
         page.evaluate(SHOW, source)
         expect(page.get_by_text(fact).locator("visible=true").first).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(page.locator("[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedError")).to_have_count(0)
-    page.evaluate(SHOW_LAST)
+    page.evaluate(SHOW_LAB)
     lab = page.locator(".pi-lab")
     expect(lab).to_be_visible(timeout=PATIENCE_S * 1000)
     expect(page.locator(".pi-lab-saved")).to_be_hidden()

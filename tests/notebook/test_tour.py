@@ -42,7 +42,7 @@ def test_the_tour_runs_twice_in_one_folder_and_shows_what_it_says() -> None:
     run()
     notebook = run()
     shown = [text_of(cell) for cell in notebook.cells if cell.cell_type == "code"]
-    _, ran, task, _, killed, why, step, recovered, orders, checkout, lab = shown
+    lab, _, ran, task, _, killed, why, step, recovered, orders, checkout = shown
     assert "tick 5" in ran
     assert "[completed]  <- here, terminal" in task
     assert "Killed by SIGKILL" in killed
@@ -56,7 +56,7 @@ def test_the_tour_runs_twice_in_one_folder_and_shows_what_it_says() -> None:
     assert "mail Ada: asked 2 in all" in orders
     assert "everything was as predicted" in checkout
     assert "refund 1: asked 1 in all, 1 of them in this recovery, applied 1" in checkout
-    assert "refund.sqlite   frozen at pi.tool#1/execute:effect.after" in lab
+    assert "refund.sqlite   killed by SIGKILL at pi.tool#1/execute:effect.after" in lab
     size = len(nbformat.writes(notebook))  # type: ignore[no-untyped-call]  # untyped
     assert size < 200_000
 
