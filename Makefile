@@ -20,6 +20,8 @@ export PEERS
 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# Once for all: with PYTHONDONTWRITEBYTECODE every kernel and every child would compile the package anew, half a second.
+COMPILED := $(BIN)/python -m compileall -q pidurable_nb
 NEEDS := pyproject.toml constraints.txt .venv/.made
 CHECKED := $(if $(filter 1,$(PEERS)),.venv/.peers,.venv/.test)
 
@@ -27,6 +29,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 lab: .venv/.lab
+	@$(COMPILED)
 	@$(BIN)/pidurable-nb lab $(ARGS)
 
 test: static tests
@@ -45,6 +48,7 @@ FIRST := $(filter-out tests/lab/ tests/cli/ %__pycache__/ tests/typing_cases/,$(
 SECOND := tests/lab tests/cli
 
 tests: $(CHECKED)
+	@$(COMPILED)
 ifeq ($(ARGS),)
 	@echo "pytest $(SECOND), beside the rest of tests/"; \
 	$(BIN)/python -m pytest -q $(SECOND) >.venv/.second.log 2>&1 & second=$$!; \
@@ -55,6 +59,7 @@ else
 endif
 
 fast-tests: $(CHECKED)
+	@$(COMPILED)
 	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
 
 sweeps: $(CHECKED)

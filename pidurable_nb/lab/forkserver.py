@@ -81,15 +81,23 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._words: IO[bytes] | None = None
+        self._ready = False
 
     @property
     def pid(self) -> int | None:
         """The process id of the running server."""
         return None if self._process is None else self._process.pid
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Start the server without waiting until it is ready: entering does that. Whoever begins must close."""
         with self._lock:
             self._start()
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._process is None or self._ready:
+                self._start()
+            self._await()
         return self
 
     def __exit__(
@@ -137,6 +145,7 @@ class ForkServer:
         if self._words is not None:
             self._words.close()
             self._words = None
+        self._ready = False
 
     def _start(self) -> None:
         if self._process is not None:
@@ -157,19 +166,26 @@ class ForkServer:
                 start_new_session=True,  # an interrupt typed at the terminal is for the parent
             )
         self._socket = ours
-        greeting: JsonObject = {"modules": self._modules, "warm": self._warm, "path": [*self._extra_path, *path]}
-        reply = self._exchange(greeting, _START_S)
+        greeting = {"modules": self._modules, "warm": self._warm, "path": [*self._extra_path, *path]}
+        with contextlib.suppress(OSError):  # whoever waits for the answer hears why
+            _send(ours, json.dumps(greeting).encode())
+
+    def _await(self) -> None:
+        """Wait for the answer to the greeting."""
+        reply = self._exchange(None, _START_S)
         if reply != {"ready": True}:
             self.close()
             raise ForkServerError(f"the fork server cannot start: {reply.get('refused')}")
+        self._ready = True
 
-    def _exchange(self, request: JsonObject, timeout_s: float) -> JsonObject:
+    def _exchange(self, request: JsonObject | None, timeout_s: float) -> JsonObject:
+        """Send a request, or none where one is on its way, and read the answer to it."""
         if self._socket is None:
             raise ForkServerError("this fork server is not running; enter it with `with`")
-        message = json.dumps(request).encode()
         try:
             self._socket.settimeout(timeout_s)
-            _send(self._socket, message)
+            if request is not None:
+                _send(self._socket, json.dumps(request).encode())
             reply = _receive(self._socket)
         except OSError as error:
             reason = f"{error}; {self._last_words()}"

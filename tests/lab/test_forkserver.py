@@ -240,3 +240,26 @@ def test_what_warms_the_server_is_called_once_and_every_child_begins_with_it() -
 def test_a_server_that_cannot_be_warmed_says_why() -> None:
     with pytest.raises(ForkServerError, match="has no function nowhere"):
         ForkServer(["test_forkserver"], warm=["test_forkserver:nowhere"], extra_path=[HERE]).__enter__()
+
+
+def test_a_server_that_was_begun_is_entered_when_it_is_needed_and_ends_without_being_entered() -> None:
+    server = ForkServer(["test_forkserver"], extra_path=[HERE])
+    server.begin()
+    pid = server.pid
+    with server as entered:
+        assert entered.pid == pid is not None
+        assert entered.run("test_forkserver:leave", 3, timeout_s=30).exit_code == 3
+    unused = ForkServer(["test_forkserver"], extra_path=[HERE])
+    unused.begin()
+    number = unused.pid
+    assert number is not None
+    unused.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+def test_a_begun_server_refuses_on_entering_what_it_could_not_import() -> None:
+    server = ForkServer(["no_such_module_anywhere"])
+    server.begin()
+    with pytest.raises(ForkServerError, match="no_such_module_anywhere"), server:
+        pass
