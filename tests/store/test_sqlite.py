@@ -54,54 +54,9 @@ from pidurable_nb.testing.storage_checks import (
     task,
     value_of,
 )
+from tests.store.files import close_new, dump, opened, scripted, sound
 
 T = TypeVar("T")
-TABLES = (
-    "durable_schema",
-    "durable_metadata",
-    "record_ids",
-    "conversations",
-    "entries",
-    "tasks",
-    "submissions",
-    "documents",
-    "document_revisions",
-)
-
-
-def dump(path: Path, tables: tuple[str, ...] = TABLES) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of the format's tables."""
-    db = sqlite3.connect(path)
-    found = {table: db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables}
-    db.close()
-    return found
-
-
-def sound(path: Path) -> bool:
-    """What SQLite itself says about the file."""
-    db = sqlite3.connect(path)
-    said: str = db.execute("PRAGMA integrity_check").fetchone()[0]
-    db.close()
-    return said == "ok"
-
-
-async def opened(path: Path, **options: bool) -> SqliteStorage:
-    storage = SqliteStorage(path, inline=options.get("inline", False))
-    await storage.open()
-    return storage
-
-
-async def close_new(path: Path) -> None:
-    """Make an empty store."""
-    await (await opened(path)).close()
-
-
-def scripted(path: Path, *statements: str) -> None:
-    """Run statements on a store behind everybody's back."""
-    db = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
 
 
 # --- Commits ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -29,57 +28,7 @@ from pidurable_nb.testing.storage_checks import (
     note,
     start,
 )
-
-STORES = Path(__file__).parents[2] / "fixtures" / "stores"
-TABLES = (
-    "durable_schema",
-    "durable_metadata",
-    "record_ids",
-    "conversations",
-    "entries",
-    "tasks",
-    "submissions",
-    "documents",
-    "document_revisions",
-)
-
-
-def copied(name: str, folder: Path) -> Path:
-    """A copy of a fixture that may be written to."""
-    target = folder / f"{name}.sqlite"
-    shutil.copyfile(STORES / f"{name}.sqlite", target)
-    return target
-
-
-def dump(path: Path, tables: tuple[str, ...] = TABLES) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of the format's tables."""
-    db = sqlite3.connect(path)
-    found = {table: db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables}
-    db.close()
-    return found
-
-
-def sound(path: Path) -> bool:
-    """What SQLite itself says about the file."""
-    db = sqlite3.connect(path)
-    said: str = db.execute("PRAGMA integrity_check").fetchone()[0]
-    db.close()
-    return said == "ok"
-
-
-async def opened(path: Path, **options: bool) -> SqliteStorage:
-    storage = SqliteStorage(path, inline=options.get("inline", False))
-    await storage.open()
-    return storage
-
-
-def scripted(path: Path, *statements: str) -> None:
-    """Run statements on a store behind everybody's back."""
-    db = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
-
+from tests.store.files import copied, dump, opened, scripted, sound
 
 # --- Durability and faults --------------------------------------------------------------------------------------------
 

@@ -42,43 +42,9 @@ from pidurable_nb.testing.storage_checks import (
     start,
     task,
 )
+from tests.store.files import STORES, TABLES, close_new, copied, dump, opened, scripted, sound
 
-STORES = Path(__file__).parents[2] / "fixtures" / "stores"
 NAMES = sorted(path.stem for path in STORES.glob("*.sqlite") if ".recovered" not in path.name)
-TABLES = (
-    "durable_schema",
-    "durable_metadata",
-    "record_ids",
-    "conversations",
-    "entries",
-    "tasks",
-    "submissions",
-    "documents",
-    "document_revisions",
-)
-
-
-def copied(name: str, folder: Path) -> Path:
-    """A copy of a fixture that may be written to."""
-    target = folder / f"{name}.sqlite"
-    shutil.copyfile(STORES / f"{name}.sqlite", target)
-    return target
-
-
-def dump(path: Path, tables: tuple[str, ...] = TABLES) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of the format's tables."""
-    db = sqlite3.connect(path)
-    found = {table: db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables}
-    db.close()
-    return found
-
-
-def sound(path: Path) -> bool:
-    """What SQLite itself says about the file."""
-    db = sqlite3.connect(path)
-    said: str = db.execute("PRAGMA integrity_check").fetchone()[0]
-    db.close()
-    return said == "ok"
 
 
 def snapshot(folder: Path) -> dict[str, bytes | str]:
@@ -87,25 +53,6 @@ def snapshot(folder: Path) -> dict[str, bytes | str]:
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else "no file"
         for path in sorted(folder.rglob("*"))
     }
-
-
-async def opened(path: Path, **options: bool) -> SqliteStorage:
-    storage = SqliteStorage(path, inline=options.get("inline", False))
-    await storage.open()
-    return storage
-
-
-async def close_new(path: Path) -> None:
-    """Make an empty store."""
-    await (await opened(path)).close()
-
-
-def scripted(path: Path, *statements: str) -> None:
-    """Run statements on a store behind everybody's back."""
-    db = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
 
 
 # --- The format -------------------------------------------------------------------------------------------------------
