@@ -133,12 +133,15 @@ class Seat:
         return found
 
 
-def opened(browser: Browser, address: str, *, width: int = 1280, dark: bool = False, still: bool = False) -> Seat:
+def opened(
+    browser: Browser, address: str, *, width: int = 1280, dark: bool = False, still: bool = False, forced: bool = False
+) -> Seat:
     """A page of its own, that notes errors, dialogs and every request that leaves this machine."""
     context = browser.new_context(
         viewport={"width": width, "height": 1200},
         color_scheme="dark" if dark else "light",
         reduced_motion="reduce" if still else "no-preference",
+        forced_colors="active" if forced else "none",
     )
     page = context.new_page()
     seat = Seat(page)
@@ -167,11 +170,11 @@ def opened(browser: Browser, address: str, *, width: int = 1280, dark: bool = Fa
 
 @pytest.fixture
 def seats(browser: Browser, address: str) -> Iterator[Callable[..., Seat]]:
-    """Pages without a lab, by width, theme and motion. Whatever one does wrong fails the test."""
+    """Pages without a lab, by width, theme, motion and forced colours. Whatever one does wrong fails the test."""
     taken = []
 
-    def take(*, width: int = 1280, dark: bool = False, still: bool = False) -> Seat:
-        taken.append(opened(browser, address, width=width, dark=dark, still=still))
+    def take(*, width: int = 1280, dark: bool = False, still: bool = False, forced: bool = False) -> Seat:
+        taken.append(opened(browser, address, width=width, dark=dark, still=still, forced=forced))
         return taken[-1]
 
     yield take

@@ -26,7 +26,7 @@ class Seat(Protocol):
 
 
 class Seats(Protocol):
-    def __call__(self, *, width: int = 1280, dark: bool = False, still: bool = False) -> Seat: ...
+    def __call__(self, *, width: int = 1280, dark: bool = False, still: bool = False, forced: bool = False) -> Seat: ...
 
 
 FORK = [
@@ -258,7 +258,7 @@ def test_long_text_is_cut_and_says_its_size(seat: Seat) -> None:
             scene.store = 'y'.repeat(500);
         }""",
     )
-    assert "(100,000 characters)" in seat.text(".tr")
+    assert "100,000 characters, read" in seat.text(".tr")
     assert "(500 characters)" in seat.text(".head")
     assert seat.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing widens the page"
 
@@ -492,3 +492,29 @@ def test_controls_stay_put_while_the_text_changes(seat: Seat) -> None:
             break
         seat.press("ArrowRight")
     assert len(boxes) == 1, boxes
+
+
+def test_with_forced_colours_everything_is_drawn_in_those_of_the_system(seats: Seats, shots: Path) -> None:
+    seat = seats(forced=True, dark=True)
+    seat.start()
+    seat.page.locator("[data-k='next']").focus()
+    seat.press("ArrowRight", "ArrowRight")
+    expect(seat.page.locator(".eyebrow")).to_contain_text("Step 2")
+    colours = seat.page.evaluate(
+        """() => {
+            const probe = document.body.appendChild(document.createElement("i"));
+            const system = name => { probe.style.color = name; return getComputedStyle(probe).color; };
+            const drawn = [...document.querySelectorAll(".pi-lab svg :is(path, circle, rect, text)")].flatMap(el => {
+                const {fill, stroke} = getComputedStyle(el);
+                return [fill, stroke].filter(one => one.startsWith("rgb("));
+            });
+            const next = getComputedStyle(document.querySelector(".pi-lab [data-k='next']"));
+            return {
+                strange: drawn.filter(one => ![system("Canvas"), system("CanvasText"), "rgb(0, 0, 0)"].includes(one)),
+                next: [next.color, next.backgroundColor], wanted: [system("CanvasText"), system("Canvas")],
+            };
+        }"""
+    )
+    assert colours["strange"] == []
+    assert colours["next"] == colours["wanted"]
+    seat.page.screenshot(path=shots / "forced-colours.png")
