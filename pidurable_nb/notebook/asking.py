@@ -166,5 +166,6 @@ class Screen:
         """Show it in the place of what was shown before."""
         if self._terminal and not last:
             return
-        update, self._shown = self._shown, True
-        self._shell.display_pub.publish(view._repr_mimebundle_(), {}, transient={"display_id": self._id}, update=update)
+        made, place = view._repr_mimebundle_(), {"display_id": self._id}
+        self._shell.display_pub.publish(made, {}, transient=place, update=self._shown)
+        self._shown = True  # not before: an interrupt in between would leave every later one without a place

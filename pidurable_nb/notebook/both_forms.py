@@ -12,18 +12,26 @@ from typing import Final
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
+from pidurable_nb.notebook.comforts import Comfort, have
+
 LIVE: Final = "application/vnd.jupyter.widget-view+json"
 _OUTPUT: Final = ".jp-OutputArea-child"
+
+
+def need_page() -> None:
+    """Raise NotImplementedError where no widget can live: in a terminal, and without its package, which is said then.
+
+    IPython goes on to the saved forms, and shows those alone.
+    """
+    if getattr(get_ipython(), "kernel", None) is None or not have(Comfort.LIVE):
+        raise NotImplementedError("no page will hear of a widget here")
 
 
 def publish_both(view: object, saved: Mapping[str, str], *, live: str) -> None:
     """Show the widget's `view`, and behind it the `saved` forms; `live` is the class of the widget's own element.
 
-    Where the page knows no `:has`, or arranges its outputs in another way, both are seen. Raises NotImplementedError
-    where no kernel is, as in a terminal; IPython shows the saved forms alone then.
+    Where the page knows no `:has`, or arranges its outputs in another way, both are seen.
     """
-    if getattr(get_ipython(), "kernel", None) is None:
-        raise NotImplementedError("no page will hear of a widget here")
     publish_display_data({LIVE: view, "text/plain": ""})  # nothing in an export, which otherwise warns of it
     markup = f'{_one_of_two(live)}<div class="{live}-saved">{saved["text/html"]}</div>'
     publish_display_data({**saved, "text/html": markup})

@@ -29,6 +29,7 @@ from pidurable_nb.notebook.commands_store import stores_at
 from pidurable_nb.notebook.deaths import CELL, Died, freeze, kill, of_cell, points_of
 from pidurable_nb.notebook.deathviews import DeathView, points_table
 from pidurable_nb.notebook.desk import Desk
+from pidurable_nb.notebook.labview.part import PARTS
 from pidurable_nb.notebook.scenarios import ScenarioView, module_of, source_of
 from pidurable_nb.notebook.tables import Table
 
@@ -194,9 +195,18 @@ def _configure_lab(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--at", metavar="POINT", action="append", help="where a scenario dies; twice for two lives")
     parser.add_argument("--kill", action="store_true", help="kill a scenario by SIGKILL in a child; default: freeze it")
+    parser.add_argument(
+        "--only", metavar="PART", action="append", default=[], choices=PARTS,
+        help=f"a part of the lab as a view of its own, several times for several: {', '.join(PARTS)}",
+    )  # fmt: skip
 
 
 def _lab(desk: Desk, options: Namespace) -> LabView:
+    view = _kept(desk, _whole_lab(desk, options))
+    return view.only(*options.only) if options.only else view
+
+
+def _whole_lab(desk: Desk, options: Namespace) -> LabView:
     from pidurable_nb.lab.scene.source import ScenarioSource, StoreSource
     from pidurable_nb.notebook.labview.live import LiveSource
     from pidurable_nb.notebook.labview.view import LabView  # the widgets take half a second to import
@@ -204,17 +214,17 @@ def _lab(desk: Desk, options: Namespace) -> LabView:
     given: str | None = options.target
     if given is not None and not Path(given).expanduser().exists() and (given in names(desk) or ":" in given):
         scenario, kind = desk.scenario(given), "kill" if options.kill else "freeze"
-        return _kept(desk, LabView.making(lambda: ScenarioSource(scenario, points=options.at, kind=kind)))
+        return LabView.making(lambda: ScenarioSource(scenario, points=options.at, kind=kind))
     if options.at or options.kill:
         raise UsageError("%pi lab: only a scenario can be made to die; a store file is looked at as it is")
     if given is None and desk.harness is not None and (desk.current is None or desk.is_open(desk.current)):
         opened = desk.need_open()
-        return _kept(desk, LabView.watching(lambda stir: LiveSource(desk.host, opened.harness, opened.path, stir)))
+        return LabView.watching(lambda stir: LiveSource(desk.host, opened.harness, opened.path, stir))
     path = desk.path(given)
     died, program = desk.died(path), desk.program_for(path)
     code = Loaded(name="notebook", program=program, world=died.world() if died is not None else None)
     ledger, within = desk.ledger_of(path), died.outside() if died is not None else None
-    return _kept(desk, LabView.making(lambda: StoreSource(path, code=code, ledger=ledger), within))
+    return LabView.making(lambda: StoreSource(path, code=code, ledger=ledger), within)
 
 
 def _kept(desk: Desk, view: LabView) -> LabView:
@@ -231,6 +241,7 @@ LAB_COMMANDS: Final = (
         completes={
             "target": lambda desk, fragment: [*names(desk), *stores_at(desk, fragment)],
             "at": lambda desk, fragment: desk.points,
+            "only": lambda desk, fragment: PARTS,
         },
     ),
     Command(

@@ -17,11 +17,12 @@ from pidurable_nb.agent.harness import Harness
 from pidurable_nb.engine.graph import NotReady, PhaseClass, edges
 from pidurable_nb.engine.phase import TaskRef, phase_name
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.ids import ROOT, ConversationId
+from pidurable_nb.ids import ROOT, ConversationId, EntryId
 from pidurable_nb.notebook import reading, tables
 from pidurable_nb.notebook.command import Command
 from pidurable_nb.notebook.conversations import transcript_table
 from pidurable_nb.notebook.desk import Desk
+from pidurable_nb.notebook.entries import EntryView, write_out
 from pidurable_nb.notebook.graphs import Figure, Standing, fork_graph, ownership, state_machine
 from pidurable_nb.notebook.markup import code, esc
 from pidurable_nb.notebook.opened import Opened
@@ -29,6 +30,7 @@ from pidurable_nb.notebook.tables import Rows, Table
 from pidurable_nb.notebook.views import ForksView, StatusView, TaskView
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord
+from pidurable_nb.store.confined import MOST_INTEGER
 from pidurable_nb.store.visible import visible
 
 DURABILITIES: Final = ("kill", "barrier", "power")
@@ -262,6 +264,25 @@ def _transcript(desk: Desk, options: Namespace) -> Table:
     return transcript_table(conversation, entries, limit=desk.preferences.max_rows)
 
 
+def _configure_entry(parser: ArgumentParser) -> None:
+    add_target(parser, "entry")
+    parser.add_argument("--out", metavar="FILE", help="write all of it to a new file, however long it is")
+
+
+def _entry(desk: Desk, options: Namespace) -> EntryView | None:
+    store, id = target(options)
+    if id is None:
+        raise UsageError("%pi entry: which one? %pi transcript lists them")
+    with desk.looking(store) as file:
+        kept = file.entry(EntryId(id)) if id <= MOST_INTEGER else None
+    if kept is None:
+        raise UsageError(f"%pi entry: there is no entry {id} in {desk.path(store).name}; %pi transcript lists them")
+    if options.out is None:
+        return EntryView(kept)
+    write_out(kept.entry, Path(options.out).expanduser())
+    return None
+
+
 def _configure_forks(parser: ArgumentParser) -> None:
     add_target(parser, "conversation")
 
@@ -321,6 +342,10 @@ STORE_COMMANDS: Final = (
     Command(
         name="transcript", help="what a conversation sees", configure=_configure_transcript, run=_transcript,
         completes={"target": stores_at},
+    ),
+    Command(
+        name="entry", help="one entry whole: what it says, and the row that is stored", configure=_configure_entry,
+        run=_entry, completes={"target": stores_at},
     ),
     Command(
         name="forks", help="which conversation is a fork of which", configure=_configure_forks, run=_forks,

@@ -16,6 +16,7 @@ from pidurable_nb.lab.recover import effects_before
 from pidurable_nb.notebook.command import Command
 from pidurable_nb.notebook.commands_store import add_target, stores_at, target, tasks_at
 from pidurable_nb.notebook.desk import Desk
+from pidurable_nb.notebook.keeping import keep, place_for
 from pidurable_nb.notebook.markup import View
 from pidurable_nb.notebook.stepping import Walking
 from pidurable_nb.notebook.steps import RecoveryView
@@ -79,10 +80,22 @@ def _one(view: WhyView, id: int | None) -> WhyView:
 # --- recover, step, back --------------------------------------------------------------------------------------------
 
 
+RECOVER: Final = (
+    "Recover a copy to the end, and show every step. The store stays as it is, to the byte. What comes back is a "
+    "sequence of steps; its .store is the recovered copy, which lives until the extension is unloaded, or the FILE of "
+    "--into, which stays; its .ledger counts the effects of a scenario that died here, those of the recovery included."
+)
+
+
 def _configure_recover(parser: ArgumentParser) -> None:
+    parser.description = RECOVER
     add_target(parser, "task")
     _configure_code(parser)
     parser.add_argument("--until", metavar="N", type=int, help="take so many steps only")
+    parser.add_argument(
+        "--into", metavar="FILE", type=Path, help="write the recovered copy to this new file; never the store itself"
+    )
+    parser.add_argument("--replace", action="store_true", help="with --into: the store that is there may go")
     parser.add_argument("--ledger", metavar="FILE", type=Path, help="count the effects of earlier lives from this file")
 
 
@@ -90,11 +103,16 @@ def _recover(desk: Desk, options: Namespace) -> RecoveryView:
     store, _ = target(options)
     path = desk.path(store)
     ledger = options.ledger or desk.ledger_of(path)
+    if options.replace and options.into is None:
+        raise UsageError("%pi recover: --replace goes with --into FILE, the store that may be replaced")
+    into = place_for(desk, path, options.into, replace=options.replace) if options.into is not None else None
     with _died_with(desk, path), contextlib.closing(_walk(desk, path, options)) as walking:
         while options.until is None or walking.at < options.until:
             if walking.next("run") is None:
                 break
-        return walking.whole(effects_before(ledger) if ledger is not None else None)
+        before = effects_before(ledger) if ledger is not None else None
+        kept = keep(desk, walking, into, replace=options.replace)
+        return walking.whole(before, store=kept, kept=into is not None)
 
 
 def _configure_step(parser: ArgumentParser) -> None:
@@ -156,8 +174,8 @@ WHY_COMMANDS: Final = (
         run=_why, completes={"target": tasks_at},
     ),
     Command(
-        name="recover", help="recover a copy to the end", configure=_configure_recover, run=_recover,
-        completes={"target": stores_at},
+        name="recover", help="recover a copy to the end; --into FILE keeps it", configure=_configure_recover,
+        run=_recover, completes={"target": stores_at},
     ),
     Command(
         name="step", help="take the next step of a recovery, on a copy", configure=_configure_step, run=_step,

@@ -20,6 +20,7 @@ from pidurable_nb.notebook.commands_lab import LAB_COMMANDS
 from pidurable_nb.notebook.commands_store import STORE_COMMANDS
 from pidurable_nb.notebook.commands_study import STUDY_COMMANDS
 from pidurable_nb.notebook.commands_sweep import SWEEP_COMMANDS
+from pidurable_nb.notebook.commands_tree import TREE_COMMANDS
 from pidurable_nb.notebook.commands_why import WHY_COMMANDS
 from pidurable_nb.notebook.completion import Matcher, matcher_of
 from pidurable_nb.notebook.magic import Pi
@@ -44,7 +45,15 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     if id(shell) in _loaded:
         return
     commands = Commands(
-        [*STORE_COMMANDS, *AGENT_COMMANDS, *LAB_COMMANDS, *SWEEP_COMMANDS, *WHY_COMMANDS, *STUDY_COMMANDS]
+        [
+            *STORE_COMMANDS,
+            *TREE_COMMANDS,
+            *AGENT_COMMANDS,
+            *LAB_COMMANDS,
+            *SWEEP_COMMANDS,
+            *WHY_COMMANDS,
+            *STUDY_COMMANDS,
+        ]
     )
     magics = _magics(shell, commands)
     Pi.pi.__doc__ = commands.help()

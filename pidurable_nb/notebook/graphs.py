@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import graphviz
-
 from pidurable_nb.engine.graph import Edge
 from pidurable_nb.ids import ConversationId, TaskId
 from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.notebook.comforts import Comfort, have
+from pidurable_nb.notebook.dot import Digraph, escape
 from pidurable_nb.notebook.markup import COLOURS, View, cut, esc, items, quiet
 from pidurable_nb.notebook.svg import draw
 from pidurable_nb.records.task import TaskRecord
@@ -33,7 +33,7 @@ _AGAIN = COLOURS["again"][0]
 class Figure(View):
     """A drawn graph: an SVG, and the same as text. Where nothing can draw, the text is all."""
 
-    def __init__(self, dot: str, *, label: str, titles: Mapping[str, str], lines: Sequence[str]) -> None:
+    def __init__(self, dot: str | None, *, label: str, titles: Mapping[str, str], lines: Sequence[str]) -> None:
         self._dot = dot
         self._label = label
         self._titles = titles
@@ -45,13 +45,15 @@ class Figure(View):
         return self._label
 
     @property
-    def dot(self) -> str:
-        """The graph as it was given to the layout."""
+    def dot(self) -> str | None:
+        """The graph as it is given to the layout; None without the graphviz package."""
         return self._dot
 
     def svg(self) -> str | None:
         """The picture, drawn once."""
-        if self._svg is None:
+        if self._dot is None:
+            have(Comfort.GRAPHS)
+        elif self._svg is None:
             self._svg = draw(self._dot, label=self._label, titles=self._titles)
         return self._svg
 
@@ -94,7 +96,7 @@ def state_machine(name: str, arrows: Sequence[Edge], first: str, at: Standing | 
     extra = [lit_end] if lit_end is not None and lit_end not in ENDS.values() else []
     lost = at is not None and at.outcome is None and at.phase is not None and at.phase not in phases
     graph, titles = _graph("LR"), {"s": "start"}
-    graph.node("s", label="", shape="circle", width="0.12", style="filled", fillcolor=_INK, color=_INK)
+    graph.node("s", {"label": "", "shape": "circle", "width": "0.12", **_filled(_INK)})
     nodes = {("phase", phase): f"p{n}" for n, phase in enumerate(dict.fromkeys(phases))}
     for (_, phase), node in nodes.items():
         here = at is not None and at.outcome is None and at.phase == phase
@@ -109,7 +111,8 @@ def state_machine(name: str, arrows: Sequence[Edge], first: str, at: Standing | 
     for edge in arrows:
         target = nodes["end", ENDS[edge.via]] if edge.via in ENDS else nodes["phase", edge.target]
         via = _VIA.get(edge.via)
-        graph.edge(nodes["phase", edge.source], target, label=via or "", style="dashed" if via else "solid")
+        drawn = {"label": via, "style": "dashed"} if via else {}
+        graph.edge(nodes["phase", edge.source], target, drawn)
     lines = list(_machine_lines(arrows, phases, at))
     if lost and at is not None:
         lines.append(f"it stands in {cut(at.phase or '')}, which this code does not have")
@@ -130,27 +133,25 @@ def _machine_lines(arrows: Sequence[Edge], phases: Iterable[str], at: Standing |
         yield f"[{at.outcome}]  <- here, {at.status}"
 
 
-def _state(graph: graphviz.Digraph, node: str, word: str, status: str | None, fill: str) -> None:
-    label = graphviz.escape(cut(word, 40))
-    if status is None:
-        graph.node(node, label=label, shape="box", style="rounded,filled", fillcolor="#ffffff", color=_LINE)
-    else:
-        graph.node(
-            node, label=f"{label}\\n● {status}", shape="box", style="rounded,filled", fillcolor=fill, color=fill,
-            fontcolor="#ffffff",
-        )  # fmt: skip
+def _state(graph: Digraph, node: str, word: str, status: str | None, fill: str) -> None:
+    graph.node(node, {"shape": "box", **_lit(word, status, fill), "style": "rounded,filled"})
 
 
-def _end(graph: graphviz.Digraph, node: str, word: str, status: str | None) -> None:
+def _end(graph: Digraph, node: str, word: str, status: str | None) -> None:
     fill = _COM if word == "completed" else _INT
-    label = graphviz.escape(cut(word, 40))
+    graph.node(node, {"shape": "box", **_lit(word, status, fill), "peripheries": "2"})
+
+
+def _lit(word: str, status: str | None, fill: str) -> Mapping[str, str]:
+    """The word of a state, on `fill` with its status where the task stands there."""
+    label = escape(cut(word, 40))
     if status is None:
-        graph.node(node, label=label, shape="box", style="filled", peripheries="2", fillcolor="#ffffff", color=_LINE)
-    else:
-        graph.node(
-            node, label=f"{label}\\n● {status}", shape="box", style="filled", peripheries="2", fillcolor=fill,
-            color=fill, fontcolor="#ffffff",
-        )  # fmt: skip
+        return {"label": label, **_filled("#ffffff", _LINE)}
+    return {"label": f"{label}\\n● {status}", **_filled(fill), "fontcolor": "#ffffff"}
+
+
+def _filled(fill: str, line: str | None = None) -> Mapping[str, str]:
+    return {"style": "filled", "fillcolor": fill, "color": fill if line is None else line}
 
 
 # --- Who owns what --------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ def ownership(
     for conversation in dict.fromkeys([*(task.conversation for task in shown)]):
         node = f"c{conversation}"
         titles[node] = f"conversation {conversation}"
-        graph.node(node, label=f"conversation {conversation}", shape="plaintext", fontcolor=_SAID)
+        graph.node(node, {"label": titles[node], "shape": "plaintext", "fontcolor": _SAID})
         owner = owners.get(conversation)
         if owner is not None and owner.task in there:
             graph.edge(f"t{owner.task}", node)
@@ -177,10 +178,10 @@ def ownership(
         titles[node] = f"task {task.id}"
         _task(graph, node, task, task.id == lit)
         above = f"t{task.owner}" if task.owner in there else f"c{task.conversation}"
-        graph.edge(above, node, style="dashed" if task.background else "solid")
-    lines = list(_tree_lines(shown, lit))
+        graph.edge(above, node, {"style": "dashed"} if task.background else {})
+    lines = list(tree_lines(shown, lit))
     if folded:
-        lines.append(f"{folded:,} ended tasks are left out")
+        lines.append(f"{folded:,} ended tasks are left out: %pi tree --all")
     return Figure(graph.source, label="Who owns what", titles=titles, lines=lines)
 
 
@@ -192,19 +193,23 @@ def word_of(task: TaskRecord) -> str:
     return f"{task.status}, {cut(task.phase, 30)}" if task.phase else task.status
 
 
-def _task(graph: graphviz.Digraph, node: str, task: TaskRecord, lit: bool) -> None:
+def _task(graph: Digraph, node: str, task: TaskRecord, lit: bool) -> None:
     outcome = outcome_word(task)
     colour = {None: _COM, "completed": _LOST}.get(outcome, _INT)
     marks = [mark for mark, on in (("to be aborted", task.abort_requested), ("background", task.background)) if on]
     said = ", ".join([word_of(task), *marks])
-    label = f"{task.id}  {graphviz.escape(cut(task.kind, 40))}\\n{graphviz.escape(said)}"
-    graph.node(
-        node, label=label, shape="box", style="rounded,filled" + (",bold" if lit else ""),
-        fillcolor=colour if lit else "#ffffff", color=colour, fontcolor="#ffffff" if lit else _INK,
-    )  # fmt: skip
+    drawn = {
+        "label": f"{task.id}  {escape(cut(task.kind, 40))}\\n{escape(said)}",
+        "shape": "box",
+        **_filled(colour if lit else "#ffffff", colour),
+        "style": "rounded,filled" + (",bold" if lit else ""),
+        "fontcolor": "#ffffff" if lit else _INK,
+    }
+    graph.node(node, drawn)
 
 
-def _tree_lines(tasks: Sequence[TaskRecord], lit: TaskId | None) -> Iterable[str]:
+def tree_lines(tasks: Sequence[TaskRecord], lit: TaskId | None = None) -> Iterable[str]:
+    """Who owns what as text, a task in each line, what it owns indented below it."""
     there = {task.id for task in tasks}
     below: dict[TaskId | None, list[TaskRecord]] = {}
     for task in tasks:
@@ -234,21 +239,21 @@ def fork_graph(conversations: Sequence[ConversationRecord], visible: Mapping[Con
         titles[node] = f"conversation {record.id}"
         owned = f"\\nowned by task {record.owner.task}" if record.owner is not None else ""
         label = f"conversation {record.id}\\n{seen:,} visible{owned}"
-        graph.node(node, label=label, shape="box", style="rounded,filled", fillcolor="#ffffff", color=_LINE)
+        graph.node(node, {"label": label, "shape": "box", **_filled("#ffffff", _LINE), "style": "rounded,filled"})
         line = f"conversation {record.id}, {seen:,} visible"
         if record.parent is not None:
             if record.parent.conversation in there:
-                graph.edge(f"c{record.parent.conversation}", node, label=f"at {record.parent.at}")
+                graph.edge(f"c{record.parent.conversation}", node, {"label": f"at {record.parent.at}"})
             line += f", fork of {record.parent.conversation} behind {record.parent.at}"
         lines.append(line + (f", owned by task {record.owner.task}" if record.owner is not None else ""))
     return Figure(graph.source, label="Forks", titles=titles, lines=lines)
 
 
-def _graph(direction: str) -> graphviz.Digraph:
-    return graphviz.Digraph(
-        graph_attr={"rankdir": direction, "bgcolor": "white", "pad": "0.1", "nodesep": "0.2", "ranksep": "0.45"},
-        node_attr={"fontname": "Helvetica,Arial,sans-serif", "fontsize": "11", "height": "0.3", "margin": "0.12,0.06"},
-        edge_attr={
+def _graph(direction: str) -> Digraph:
+    return Digraph(
+        graph={"rankdir": direction, "bgcolor": "white", "pad": "0.1", "nodesep": "0.2", "ranksep": "0.45"},
+        node={"fontname": "Helvetica,Arial,sans-serif", "fontsize": "11", "height": "0.3", "margin": "0.12,0.06"},
+        edge={
             "fontname": "Helvetica,Arial,sans-serif", "fontsize": "10", "color": _LINE, "fontcolor": _SAID,
             "arrowsize": "0.7",
         },

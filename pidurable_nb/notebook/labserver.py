@@ -28,6 +28,7 @@ import httpx
 
 import pidurable_nb
 from pidurable_nb.errors import PidurableError
+from pidurable_nb.notebook.comforts import EXTRA
 
 TOUR: Final = "00_tour.ipynb"
 NEEDED: Final = ("jupyterlab", "ipykernel", "pandas", "graphviz", "anywidget")
@@ -73,9 +74,7 @@ def check_installed() -> None:
     """Raise NotebookExtraMissing, in one line, when the `notebook` extra is not there."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise NotebookExtraMissing(
-            f"the notebook needs {', '.join(missing)}, not installed here: pip install 'pidurable-nb[notebook]'"
-        )
+        raise NotebookExtraMissing(f"the notebook needs {', '.join(missing)}, not installed here: {EXTRA}")
 
 
 def find_tour() -> Path:

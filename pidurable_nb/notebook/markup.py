@@ -124,11 +124,11 @@ def bdi(text: object) -> str:
     return f"<bdi>{esc(text)}</bdi>"
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
-    """Foreign text made visible; what is too long is cut and says how long it was."""
-    if len(text) <= longest and len(shown := visible(text)) <= longest:
+def cut(text: str, longest: int = LONGEST, *, size: int = 0) -> str:
+    """Foreign text made visible; what is too long is cut and says how long it was: `size`, where it was cut before."""
+    if not size and len(text) <= longest and len(shown := visible(text)) <= longest:
         return shown
-    return f"{fitted(visible(text[:longest]), longest)} ({len(text):,} characters)"
+    return f"{fitted(visible(text[:longest]), longest)} ({size or len(text):,} characters)"
 
 
 def short(value: Json, longest: int = LONGEST) -> str:

@@ -100,8 +100,12 @@ class Walking:
             self._seen(steps[-1]), source=self.store.name, upcoming=self.upcoming, effects=self._stepper.effects()
         )
 
-    def whole(self, effects_before: Mapping[str, int] | None) -> RecoveryView:
-        """All steps so far, and what they came to."""
+    def save(self, out: Path) -> None:
+        """Write the copy as it is now to a new file, folded into one. Raises FileExistsError, OSError."""
+        self._stepper.save(out)
+
+    def whole(self, effects_before: Mapping[str, int] | None, *, store: Path, kept: bool) -> RecoveryView:
+        """All steps so far, and what they came to. The recovered copy is `store`, a file of the user's where `kept`."""
         stepper = self._stepper
         wrong = [
             f"task {one.task}: predicted {one.predicted}, done {one.done}: an error of this package"
@@ -116,6 +120,9 @@ class Walking:
             applied=applied(self._world.ledger) if self._world is not None else {},
             stopped=stepper.stopped() if self._over else (),
             over=self._over,
+            store=store,
+            ledger=self._world.ledger if self._world is not None else None,
+            kept=kept,
         )
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from pidurable_nb.engine.decide import Verdict
@@ -186,7 +187,11 @@ def _effects_html(effects: Mapping[str, int]) -> str:
 
 
 class RecoveryView(View):
-    """A recovery from its first step to its last. Behaves as a sequence of `Step`."""
+    """A recovery from its first step to its last. Behaves as a sequence of `Step`.
+
+    `store` is the recovered copy, folded into one file: the one that was named for it, else one that lives until the
+    extension is unloaded. `ledger` is the one that the effects of a scenario went to, those of its earlier life first.
+    """
 
     def __init__(
         self,
@@ -199,7 +204,12 @@ class RecoveryView(View):
         disagreements: Sequence[str],
         stopped: Sequence[tuple[TaskId, str]],
         over: bool = True,
+        store: Path,
+        ledger: Path | None,
+        kept: bool,
     ) -> None:
+        self.store = store
+        self.ledger = ledger
         self.seen = tuple(seen)
         self.effects = dict(effects)
         self.effects_before = dict(before) if before is not None else None
@@ -208,6 +218,7 @@ class RecoveryView(View):
         self.stopped = tuple(stopped)
         self.over = over
         self._source = source
+        self._where = f"recovered on a copy, kept in {cut(str(store), 200)}" if kept else "recovered on a copy"
 
     @property
     def label(self) -> str:
@@ -244,7 +255,7 @@ class RecoveryView(View):
         return [*found, *(cut(line, 200) for line in self.disagreements)]
 
     def html(self) -> str:
-        head = f"<p>{quiet(f'<b>{bdi(cut(self._source))}</b>, recovered on a copy')}</p><h2>{esc(self.headline)}</h2>"
+        head = f"<p>{quiet(f'<b>{bdi(cut(self._source))}</b>, {bdi(self._where)}')}</p><h2>{esc(self.headline)}</h2>"
         shown = self.seen[:MAX_STEPS]
         rows = [
             (
@@ -266,7 +277,7 @@ class RecoveryView(View):
         return head + (body if rows else "") + left + (f"<h3>did it happen once?</h3>{facts}" if self.facts() else "")
 
     def text(self) -> str:
-        lines = [f"{visible(self._source)}   recovered on a copy", "", f" {self.headline}", ""]
+        lines = [f"{visible(self._source)}   {self._where}", "", f" {self.headline}", ""]
         for seen in self.seen[:MAX_STEPS]:
             laws = " ".join(seen.step.laws)
             lines.append(f"{seen.step.n:>4} {seen.step.kind:<9} {visible(seen.subject)}: {seen.step.text}  [{laws}]")

@@ -14,6 +14,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 
+from pidurable_nb.notebook.comforts import Comfort, have
 from pidurable_nb.notebook.markup import attribute, esc
 
 LAYOUT_S = 20.0
@@ -36,6 +37,8 @@ def draw(dot: str, *, label: str, titles: Mapping[str, str]) -> str | None:
     for engine in (_in_process, _by_command):
         with contextlib.suppress(NoLayout):
             return _named(_alone(engine(dot), label), titles)
+    if shutil.which("dot") is None:
+        have(Comfort.PICTURES)  # one that is here and refused this graph says nothing
     return None
 
 

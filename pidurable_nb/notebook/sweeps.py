@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pandas as pd
+from IPython.core.error import UsageError
 
 from pidurable_nb.lab.sweeping.matrix import KIND_WORDS, WORDS
 from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.lab.sweeping.sweep import Progress
 from pidurable_nb.lab.sweeping.tally import OutcomeClass
+from pidurable_nb.notebook.comforts import EXTRA, Comfort, is_here
 from pidurable_nb.notebook.deaths import Died
 from pidurable_nb.notebook.markup import Tone, View, bdi, code, cut, esc, items, quiet, toned
 from pidurable_nb.notebook.sweeping import Story, Swept
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TONES: Final[dict[OutcomeClass, Tone]] = {
     "as_promised": "com",
@@ -81,7 +85,9 @@ class SweepView(View):
         return self._reopen(self.swept, self.swept.story(which))
 
     def frame(self) -> pd.DataFrame:
-        """The matrix, a row for each point and kind."""
+        """The matrix, a row for each point and kind. Raises UsageError in one line, where pandas is not installed."""
+        if not is_here(Comfort.FRAMES):
+            raise UsageError(f"frame: {Comfort.FRAMES.package} is not installed here; {EXTRA}")
         return self.result.frame()
 
     def save(self, path: Path | str) -> None:

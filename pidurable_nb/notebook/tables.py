@@ -1,18 +1,19 @@
 """Owns tables: a data frame to work with that shows itself as a short, safe table. Never reads a store.
 
-What is shown stops at some rows and says how many more there are; the frame has them all.
+What is shown stops at some rows and says how many more there are; the frame has them all. Without pandas a table is
+the same view, with its rows as a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-import pandas as pd
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, TypeVar
 
 from pidurable_nb.ids import Json, TaskId
 from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.notebook.comforts import Comfort, have, is_here
 from pidurable_nb.notebook.markup import View, aligned, bdi, code, cut, esc, quiet, short, table, toned
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
@@ -23,21 +24,31 @@ MAX_ROWS = 200
 """How many rows a table shows unless `%config Pi.max_rows` says otherwise."""
 
 
-class Table(pd.DataFrame):
-    """A data frame with a form of its own. Whatever is derived from it is an ordinary one."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-    _metadata = ["view"]
+
+class Table:
+    """Facts to work with that show themselves as `view`: a data frame (`frames.Framed`), or `Listed` without pandas."""
+
     view: View
-
-    @property
-    def _constructor(self) -> type[pd.DataFrame]:
-        return pd.DataFrame
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return self.view._repr_mimebundle_()
 
     def __repr__(self) -> str:
         return self.view.plain()
+
+
+class Listed(Table):
+    """A table without pandas: `rows` is a list with a dict for each, by column."""
+
+    def __init__(self, view: View, columns: Sequence[str], records: Sequence[Mapping[str, object]]) -> None:
+        self.view = view
+        self.columns = tuple(columns)
+        self.rows = [{column: record.get(column) for column in columns} for record in records]
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +81,7 @@ class Rows(View, Generic[R]):
         left = len(self.records) - len(self.shown)
         if not left:
             return ""
-        return f"and {left:,} {'earlier' if self.newest else 'more'} {self.what}: the data frame has them all"
+        return f"and {left:,} {'earlier' if self.newest else 'more'} {self.what}: {whole()}"
 
     def html(self) -> str:
         if not self.records:
@@ -90,10 +101,25 @@ class Rows(View, Generic[R]):
 
 
 def frame(view: View, columns: Sequence[str], records: Sequence[Mapping[str, object]]) -> Table:
-    """The data frame of `records`, shown as `view`."""
-    made = Table(list(records), columns=list(columns))
-    made.view = view
-    return made
+    """The table of `records`, shown as `view`."""
+    if not have(Comfort.FRAMES):
+        return Listed(view, columns, records)
+    from pidurable_nb.notebook.frames import framed  # pandas takes a while to load, and is not everywhere
+
+    return framed(view, columns, records)
+
+
+def whole() -> str:
+    """Where the rows are that a table does not show."""
+    return "the data frame has them all" if is_here(Comfort.FRAMES) else "its .rows have them all"
+
+
+def moment(ms: float) -> datetime | None:
+    """The time that is stored as `ms`, in UTC; None where no calendar reaches."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except (OverflowError, ValueError):
+        return None
 
 
 # --- Tasks ----------------------------------------------------------------------------------------------------------
@@ -126,7 +152,7 @@ def task_facts(task: TaskRecord) -> Mapping[str, object]:
         "status": task.status,
         "phase": task.phase,
         "on": list(state.on) if isinstance(state, stored.Waiting) else None,
-        "until": None if until is None else pd.to_datetime(until, unit="ms", utc=True, errors="coerce"),
+        "until": None if until is None else moment(until),
         "outcome": outcome_word(task),
         "memos": list(task.memos),
         "restarts": task.restarts,

@@ -155,7 +155,7 @@ def test_two_labs_of_a_notebook_do_not_mix_and_keep_their_keys(desk: Desk, shots
     expect(support.at(".conv h3").first).to_contain_text(f"Conversation {fork}")
     expect(support.at(".conv h3").first).to_contain_text("fork of 1 at entry")
     expect(support.at(".tr li.ph")).to_have_count(0)
-    entries = desk.numbers(f"[one.id for one in desk._worker.call(lambda source: source.entries({fork}, 0, 60)).rows]")
+    entries = desk.numbers(f"[one.id for one in desk.ask(lambda source: source.entries({fork}, 0, 60)).rows]")
     shown = [int(text) for text in support.at(".tr .id").all_inner_texts()]
     assert shown == entries[-len(shown) :], "the transcript is that of the fork"
     support.key("next").focus()

@@ -1,10 +1,12 @@
-"""Memos that came second: what a walk and a life that was frozen see of them, and that nobody else says anything."""
+"""Memos that came second: what a walk and a life that died see of them, and that nobody else says anything."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import itertools
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -78,6 +80,50 @@ def test_m1_every_life_and_the_recovery_lose_their_own_and_the_first_value_stays
     assert end.value == start.value
     assert end.lost[0].by == "life 2"
     assert len({end.value, *(lost.value for lost in end.lost)}) == 3
+
+
+RACE = """
+import asyncio
+from pidurable_nb import Done, Phase
+from pidurable_nb.lab.scenario import Scenario
+
+class Choose(Phase[str], task="chooser"):
+    async def run(self, rt) -> Done[str]:
+        at = rt.now().isoformat()
+        kept, _ = await asyncio.gather(rt.memo("pick", f"one, {at}"), rt.memo("pick", f"\\udc80 other\\n, {at}"))
+        await rt.effect("use it", lambda: "used")
+        return Done(kept)
+
+async def begin(harness):
+    await (await harness.root()).start(Choose())
+
+RACE = Scenario(name="race", title="a race", module=__name__, tasks=lambda: (Choose,), begin=begin, kill_point=None)
+"""
+"""Two attempts race in every life, and every life has another time to offer."""
+
+
+@pytest.mark.parametrize("point", ["effect.before", "effect.after", "commit.before"])
+@pytest.mark.parametrize("lives", [1, 2])
+def test_m1_a_real_sigkill_takes_no_loser_a_killed_life_tells_those_of_a_frozen_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, lives: int
+) -> None:
+    (tmp_path / "race_for_a_memo.py").write_text(RACE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "race_for_a_memo", raising=False)
+    race = importlib.import_module("race_for_a_memo").RACE
+    told = []
+    for kind in ("freeze", "kill"):
+        with ScenarioSource(race, points=[f"chooser#1/choose:{point}"] * lives, kind=kind) as source:
+            start, end = source.scene(), source.finish()
+            assert start.how is not None
+            assert ("SIGKILL" in start.how) == (kind == "kill")
+            told.append((memo(start, "pick"), memo(end, "pick")))
+    assert told[0] == told[1]
+    first, last = told[0]
+    assert [lost.by for lost in first.lost] == ["life 1", "life 2", "life 2"][: 2 * lives - 1]
+    assert len(last.lost) == 2 * lives + 1
+    assert last.value == first.value
+    assert "other" in first.lost[0].value
 
 
 def stuck() -> type[Phase[str]]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,8 +19,9 @@ from pidurable_nb import Done, Harness, Phase, Runtime
 from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab.scene.parts import Entry
+from pidurable_nb.lab.scene.reading import PAGE, NothingThere, Of, OfEntry, OfRow, OfTask
 from pidurable_nb.lab.scene.scene import Scene
-from pidurable_nb.lab.scene.source import CannotDo
+from pidurable_nb.lab.scene.source import CannotDo, SceneSource
 from pidurable_nb.models import Say, Scripted
 from pidurable_nb.models.model import ModelEvent, ModelRequest, TextDelta
 from pidurable_nb.notebook.host import Host
@@ -189,6 +191,11 @@ def says(text: str) -> Callable[[Scene], bool]:
     return lambda scene: partial_of(scene) == text
 
 
+def read(source: SceneSource, of: Of) -> str:
+    """The beginning of a text."""
+    return source.text(of, 0, PAGE).text
+
+
 def stored_partials(commits: list[Changes]) -> set[str]:
     found: set[str] = set()
     for changes in commits:
@@ -295,6 +302,31 @@ def test_m1_every_memo_of_a_task_that_is_watched_has_its_commit_and_its_way_is_w
     assert all(memo.gone and memo.by is not None and memo.by.startswith("this life · commit ") for memo in task.memos)
     assert (task.whole, [move.to for move in task.path][-1]) == (True, "terminal")
     assert [col.n for col in end.timeline] == sorted(col.n or 0 for col in end.timeline)
+
+
+def test_a_text_is_read_as_it_is_stored_now_while_it_arrives_and_after(store: Store) -> None:
+    worker, screen = store.watch()
+    asked = store.host.call(store.root.submit("count to six", request_id="r1"))
+    store.let(2)
+    arrives = screen.until(says("".join(PIECES[:2]))).entries.rows[-1]
+    of = OfEntry(entry=arrives.id)
+    assert worker.call(lambda source: source.text(of, 0, PAGE)).text == "".join(PIECES[:2])
+    store.let(len(PIECES) - 2)
+    store.host.call(asked.wait())
+    store.host.call(store.harness.wait_idle())
+    with pytest.raises(NothingThere, match="no answer arrives"):
+        worker.call(lambda source: source.text(of, 0, PAGE))
+    whole = screen.until(lambda scene: scene.entries.rows[-1].text == ANSWER).entries.rows[-1]
+    assert worker.call(lambda source: source.text(OfEntry(entry=whole.id), 5, 3)).text == ANSWER[5:8]
+    assert worker.call(lambda source: source.find(OfEntry(entry=whole.id), "three", 0)) == ANSWER.index("three")
+    store.count(3)
+    task = screen.until(lambda scene: any(task.outcome == "completed" and task.memos for task in scene.tasks)).tasks[-1]
+    memo = OfTask(task=task.id, memo="n2")
+    assert worker.call(lambda source: source.text(memo, 0, PAGE)).text == "3", "it is gone with its task, and was seen"
+    nothing: tuple[Of, ...] = (OfEntry(entry=10**6), OfRow(position=0, row=0, side="after"))
+    for other in nothing:
+        with pytest.raises(NothingThere):
+            worker.call(partial(read, of=other))
 
 
 # --- Not too often, and nothing lost ----------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ import pytest
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
 from pidurable_nb.lab.scenario import find
-from pidurable_nb.lab.scene.parts import Entries
+from pidurable_nb.lab.scene.graph import Graph
+from pidurable_nb.lab.scene.parts import Entries, Task
+from pidurable_nb.lab.scene.reading import NothingThere, Of, OfCall, OfEntry, OfRow, OfTask, Passage
 from pidurable_nb.lab.scene.scene import PointRow, Scene
 from pidurable_nb.lab.scene.source import ScenarioSource
 from pidurable_nb.notebook.labview.figure import MOST_COLUMNS, spans
@@ -257,6 +259,20 @@ class Slow:
         self.did.append(f"entries {conversation} {start} {count}")
         return Entries(conversation=conversation, start=start, total=0, rows=())
 
+    def text(self, of: Of, start: int, count: int) -> Passage:
+        self.did.append(f"text {of} {start} {count}")
+        return Passage(start=start, total=9, text="\ud83d half")
+
+    def find(self, of: Of, what: str, start: int) -> int | None:
+        self.did.append(f"find {of} {what} {start}")
+        return None
+
+    def graph(self) -> Graph:
+        raise NothingThere("no picture here")
+
+    def task(self, id: int) -> Task:
+        raise NothingThere(f"there is no task {id} at this position")
+
     def points(self) -> tuple[PointRow, ...]:
         return ()
 
@@ -354,6 +370,61 @@ def test_windows_are_asked_for_within_bounds_and_junk_is_dropped(desk: Desk, slo
     assert slow.did == ["entries 1 0 500"]
 
 
+@pytest.mark.parametrize(
+    ("of", "meant"),
+    [
+        ({"entry": 7}, OfEntry(entry=7)),
+        ({"entry": -7, "part": "stored"}, OfEntry(entry=-7, stored=True)),
+        ({"call": {"entry": 7, "id": "c", "part": "lost"}}, OfCall(entry=7, id="c", part="lost")),
+        ({"task": 9, "part": "checkpoint"}, OfTask(task=9)),
+        ({"task": 9, "part": {"memo": "m"}}, OfTask(task=9, memo="m")),
+        ({"row": {"position": 2, "row": 0, "side": "after"}}, OfRow(position=2, row=0, side="after")),
+    ],
+)
+def test_a_text_is_asked_for_by_its_name_and_half_a_character_comes_escaped(
+    desk: Desk, slow: Slow, of: Json, meant: Of
+) -> None:
+    desk.worker.hear({"do": "text", "of": of, "start": 3, "count": 5, "id": 1})
+    desk.worker.hear({"do": "find", "of": of, "what": "x", "from": 4, "id": 2})
+    page: JsonObject = {"start": 3, "total": 9, "text": '"\\ud83d half"', "escaped": True}
+    assert [desk.said.get(timeout=30) for _ in range(2)] == [{"id": 1, "text": page}, {"id": 2, "found": None}]
+    assert slow.did == [f"text {meant} 3 5", f"find {meant} x 4"]
+    assert desk.shown == [], "reading shows no scene"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({}, "of: an entry, a call, a task or a row is needed, not None"),
+        ({"of": "entry"}, "of: an entry, a call, a task or a row is needed, not 'entry'"),
+        ({"of": {}}, "entry: a whole number is needed, not None"),
+        ({"of": {"entry": "7"}}, "entry: a whole number is needed, not '7'"),
+        ({"of": {"entry": True}}, "entry: a whole number is needed, not True"),
+        ({"of": {"entry": 7, "part": "all"}}, "part: one of text, stored is needed, not 'all'"),
+        ({"of": {"call": {"entry": 7}}}, "id: a text is needed, not None"),
+        (
+            {"of": {"call": {"entry": 7, "id": "c", "part": []}}},
+            "part: one of arguments, output, lost is needed, not []",
+        ),
+        ({"of": {"task": 7}}, "part: one of checkpoint is needed, not None"),
+        ({"of": {"task": 7, "part": {"memo": 1}}}, "memo: a text is needed, not 1"),
+        ({"of": {"row": {"position": 1, "row": 1}}}, "side: one of before, after is needed, not None"),
+        ({"of": {"entry": 7}, "start": None}, "start: a whole number is needed, not None"),
+        ({"of": {"entry": 7}, "count": 1.5}, "count: a whole number is needed, not 1.5"),
+        ({"do": "find", "of": {"entry": 7}}, "what: a text is needed, not None"),
+        ({"do": "find", "of": {"entry": 7}, "what": ""}, "what: 1 to 1,000 characters are needed, not 0"),
+        ({"do": "find", "of": {"entry": 7}, "what": "x" * 1001}, "what: 1 to 1,000 characters are needed, not 1,001"),
+        ({"do": "find", "of": {"entry": 7}, "what": "x"}, "from: a whole number is needed, not None"),
+    ],
+)
+def test_a_question_about_a_text_that_does_not_fit_is_answered_in_one_line(
+    desk: Desk, slow: Slow, message: Mapping[str, object], words: str
+) -> None:
+    desk.worker.hear({"do": "text", "start": 0, "count": 1, **message, "id": 7})
+    assert desk.answer() == {"id": 7, "error": words}
+    assert slow.did == []
+
+
 def test_a_closed_lab_says_so(slow: Slow) -> None:
     desk = Desk(slow)
     desk.worker.close()
@@ -438,4 +509,10 @@ def test_a_real_kernel_answers_the_page(kernel: Kernel) -> None:
     until(lambda data: data.get("content") == {"id": 3, "ok": True})
     ask(do="entries", conversation=1, start=0, count=2, id=4)
     until(lambda data: isinstance(data.get("content"), dict) and "entries" in str(data["content"]))
+    ask(do="text", of={"entry": 7}, start=3, count=5, id=5)
+    until(lambda data: data.get("content") == {"id": 5, "text": {"start": 3, "total": 53, "text": "order"}})
+    ask(do="find", of={"entry": 7}, what="broken", **{"from": 0}, id=6)
+    until(lambda data: data.get("content") == {"id": 6, "found": 24})
+    ask(do="text", of={"entry": 700}, start=0, count=5, id=7)
+    until(lambda data: data.get("content") == {"id": 7, "error": "there is no entry 700 at this position"})
     kernel.run("%unload_ext pidurable_nb")

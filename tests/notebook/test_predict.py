@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+import pandas as pd
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from pidurable_nb.notebook.study.predict import Question
 from pidurable_nb.notebook.study.scores import Answer
-from pidurable_nb.notebook.tables import Table
 from pidurable_nb.store.stranger import StoreFile
 
 ASK = 'q = predict("N1/screen", "Is it stored?", ["yes", "no", "half of it"], belief="W5")'
@@ -107,7 +107,7 @@ def test_a_seed_makes_another_question(room: Shell) -> None:
     for seed in ("1", "'1'", "2"):
         room.run(f'predict("N1/a", "?", ["x", "y"], seed={seed}, choose=1, confidence=0.8)')
     table = room.run("%pi study")
-    assert isinstance(table, Table)
+    assert isinstance(table, pd.DataFrame)
     assert list(table.seed) == ["1", "2"]
 
 
@@ -163,13 +163,36 @@ def test_the_first_reveal_counts(room: Shell) -> None:
     assert "Revealed before, with another outcome; the first one counts." in again
 
 
+KINDLY = (
+    "predict first: N1/screen is not locked yet, so nothing is revealed. Choose above and press Lock, then run this "
+    "cell again"
+)
+
+
 def test_nothing_is_revealed_before_it_is_locked(room: Shell, store: Path) -> None:
     room.run(ASK)
-    with pytest.raises(UsageError, match="is not locked yet, so there is nothing to compare with"):
-        room.run("q.reveal(1)")
-    with pytest.raises(UsageError, match="not revealed yet"):
-        room.run('q.reconcile("W5", "x")')
+    for source in ("q.reveal(1)", 'q.reveal("no", because="Its commit had not returned.")', 'q.reconcile("W5", "x")'):
+        with pytest.raises(UsageError) as refused:
+            room.run(source)
+        assert str(refused.value) == KINDLY
     assert not store.exists()
+    room.run("q.lock(1, 0.9)")
+    with pytest.raises(UsageError, match="not revealed yet; reveal it first"):
+        room.run('q.reconcile("W5", "x")')
+
+
+def test_nothing_is_revealed_of_a_prediction_that_was_removed_and_the_next_reveal_counts(
+    room: Shell, store: Path
+) -> None:
+    room.run(f"{ASK}\nq.lock(1, 0.9)")
+    room.run("%pi study --reset --yes")
+    with pytest.raises(UsageError) as refused:
+        room.run("q.reveal(1)")
+    assert str(refused.value) == KINDLY
+    assert not store.exists()
+    assert "Locked" not in repr(room.run("q"))
+    room.run("q.lock(2, 0.8)")
+    assert "(agrees)" in repr(room.run("q.reveal(2)"))
 
 
 # --- Wrong use ------------------------------------------------------------------------------------------------------
@@ -315,7 +338,7 @@ def test_the_table_has_answers_scores_and_calibration(room: Shell) -> None:
     room.run('predict("N2/b", "?", ["x", "y"], belief="W1", choose=1, confidence=0.7).reveal(1)')
     room.run('predict("N2/c", "?", ["x", "y"], choose=1, confidence=0.6)')
     table = room.run("t = %pi study\nt")
-    assert isinstance(table, Table)
+    assert isinstance(table, pd.DataFrame)
     assert table.penalty.dropna().round(2).tolist() == [0.81, 0.09]
     assert table.right.tolist() == [False, True, None]
     plain = room.show(table)["text/plain"]
@@ -325,7 +348,7 @@ def test_the_table_has_answers_scores_and_calibration(room: Shell) -> None:
     assert "W5: what was on the screen is stored" in plain
     assert "not revealed" in plain
     only = room.run("t = %pi study N2\nt")
-    assert isinstance(only, Table)
+    assert isinstance(only, pd.DataFrame)
     assert only.id.tolist() == ["b", "c"]
 
 

@@ -10,10 +10,12 @@ import pandas as pd
 import pytest
 from IPython.core.error import UsageError
 
+from pidurable_nb.lab.world import asked
 from pidurable_nb.notebook.deathviews import DeathView
 from pidurable_nb.notebook.graphs import Figure
 from pidurable_nb.notebook.steps import RecoveryView, StepView
 from pidurable_nb.notebook.verdicts import WhyView
+from pidurable_nb.store.stranger import StoreFile
 
 MINE = """%%pi scenario mine
 class Say(Phase[str], task="say"):
@@ -204,3 +206,108 @@ def test_a_dead_store_can_be_opened_and_goes_on_for_real(shell: Shell, capsys: p
     shell.run(f"%pi open {died.store}")
     shell.run("await pi.wait_idle()")
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("tick")] == ["tick 4", "tick 5"]
+
+
+# --- Keeping the recovered copy ---------------------------------------------------------------------------------------
+
+
+def test_the_recovered_copy_and_its_ledger_can_be_looked_at_and_the_dead_store_stays(shell: Shell) -> None:
+    died = death(shell, "%pi kill ticker")
+    before = died.store.read_bytes()
+    found = recovery(shell, "%pi recover")
+    with StoreFile.open(found.store) as file:
+        assert [record.status for record in file.tasks()] == ["terminal"]
+    assert found.ledger is not None
+    assert asked(found.ledger) == {f"print tick {n}": 1 for n in range(1, 6)}
+    assert died.store.read_bytes() == before
+    assert asked(died.died.ledger) == {f"print tick {n}": 1 for n in range(1, 4)}
+    assert found.store != recovery(shell, "%pi recover").store
+    assert "kept in" not in found.text()
+
+
+def test_into_keeps_the_recovered_copy_and_it_opens_as_any_store(shell: Shell, tmp_path: Path) -> None:
+    died = death(shell, "%pi kill refund")
+    kept = tmp_path / "a name.sqlite"
+    found = recovery(shell, f"%pi recover --into '{kept}'")
+    assert found.store == kept
+    for form in shell.show(found).values():
+        assert f"kept in {kept}" in form
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[:6] == "a name") == ["a name.sqlite"]
+    with StoreFile.open(kept) as file:
+        assert not list(file.live_tasks())
+        tasks = [(record.id, record.status) for record in file.tasks()]
+    shell.run(f"%pi open '{kept}'")
+    frame = shell.run("%pi tasks")
+    assert isinstance(frame, pd.DataFrame)
+    assert list(zip(frame.id, frame.status, strict=True)) == tasks
+    shell.run("%pi close")
+    why = shell.run(f"%pi why {died.store}")
+    assert isinstance(why, WhyView)
+    assert len(why.said)  # the store that died is as it was
+
+
+def test_into_keeps_a_recovery_that_was_stopped_half_way_and_it_goes_on_from_there(
+    shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run("%pi kill ticker")
+    kept = tmp_path / "half.sqlite"
+    half = recovery(shell, f"%pi recover --until 3 --into {kept}")
+    assert len(half) == 3
+    capsys.readouterr()
+    rest = recovery(shell, f"%pi recover {kept} --code pidurable_nb.lab.scenarios.ticker")
+    assert rest.over
+    assert rest.ledger is None
+    assert [line for line in capsys.readouterr().out.splitlines() if line[:4] == "tick"] == ["tick 4", "tick 5"]
+
+
+def test_a_file_that_is_there_goes_only_with_replace_and_only_if_it_is_a_store(shell: Shell, tmp_path: Path) -> None:
+    shell.run("%pi kill ticker")
+    kept, note = tmp_path / "kept.sqlite", tmp_path / "note.txt"
+    recovery(shell, f"%pi recover --until 2 --into {kept}")
+    note.write_text("mine")
+    before = kept.read_bytes()
+    with pytest.raises(UsageError, match=r"kept.sqlite is there already; name a new file, or add --replace"):
+        shell.run(f"%pi recover --into {kept}")
+    assert kept.read_bytes() == before
+    with pytest.raises(UsageError, match="NotAStore"):
+        shell.run(f"%pi recover --into {note} --replace")
+    assert note.read_text() == "mine"
+    shell.run(f"%pi open {kept} --paused")
+    with pytest.raises(UsageError, match="is open here; %pi close first"):
+        shell.run(f"%pi recover ticker --into {kept} --replace")
+    shell.run("%pi close")
+    shell.run("%pi kill ticker")
+    assert recovery(shell, f"%pi recover --into {kept} --replace").store == kept
+    with StoreFile.open(kept) as file:
+        assert not list(file.live_tasks())
+    with pytest.raises(UsageError, match="--replace goes with --into FILE"):
+        shell.run("%pi recover --replace")
+
+
+@pytest.mark.parametrize("replace", ["", "--replace"])
+def test_the_store_that_is_recovered_is_never_written_under_no_name(shell: Shell, tmp_path: Path, replace: str) -> None:
+    died = death(shell, "%pi kill ticker")
+    before = died.store.read_bytes()
+    link, hard = tmp_path / "link.sqlite", tmp_path / "hard.sqlite"
+    link.symlink_to(died.store)
+    hard.hardlink_to(died.store)
+    sides = [died.store.with_name(died.store.name + end) for end in ("-wal", "-shm", "-journal", ".lock")]
+    for own in (died.store, link, hard, *sides):
+        with pytest.raises(UsageError, match="belongs to the store that is recovered, which stays as it is"):
+            shell.run(f"%pi recover {died.store} --into {own} {replace}")
+    assert died.store.read_bytes() == before
+    assert link.is_symlink()
+    with pytest.raises(UsageError, match="there is no folder"):
+        shell.run(f"%pi recover --into {tmp_path}/none/kept.sqlite {replace}")
+    left = tmp_path / "kept.sqlite-wal"
+    left.write_bytes(b"of another store")
+    with pytest.raises(UsageError, match=r"kept.sqlite-wal lies there, without its store"):
+        shell.run(f"%pi recover --into {tmp_path}/kept.sqlite {replace}")
+    assert not (tmp_path / "kept.sqlite").exists()
+
+
+def test_help_says_where_the_recovered_copy_is_kept(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run("%pi recover --help")
+    said = " ".join(capsys.readouterr().out.split())
+    for word in ("--into FILE", "--replace", ".store is the recovered copy", ".ledger counts the effects"):
+        assert word in said

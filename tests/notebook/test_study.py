@@ -19,7 +19,7 @@ from pidurable_nb.errors import NotAStore, StorageRequestError, StoreOwned, Stor
 from pidurable_nb.ids import ROOT, Json
 from pidurable_nb.notebook.host import Host
 from pidurable_nb.notebook.study.scores import Answer
-from pidurable_nb.notebook.study.study import Study, study_path
+from pidurable_nb.notebook.study.study import NotLocked, Study, study_path
 from pidurable_nb.store.stranger import StoreFile
 
 
@@ -73,6 +73,16 @@ def test_s1_the_first_reveal_counts_and_a_note_is_kept_once(study: Study) -> Non
     assert (again.new, found.happened, found.because, found.right) == (False, "no", "no commit", False)
     assert [note.sentence for note in found.notes] == ["one", "two"]
     assert kinds(study.path) == ["study.prediction", "study.reveal", "study.belief", "study.belief"]
+
+
+def test_s1_a_reveal_without_a_prediction_is_refused_and_does_not_become_the_first_one(study: Study) -> None:
+    for early in (study.reveal("predict/N1/screen", "no", ""), study.note("predict/N1/screen", "W5", "too early")):
+        with pytest.raises(NotLocked, match="N1/screen is not locked yet; lock an answer"):
+            study.host.call(early)
+    assert study.answers() == {}
+    study.host.call(study.lock(asked()))
+    kept = study.host.call(study.reveal("predict/N1/screen", "yes", "it was"))
+    assert (kept.new, kept.answer.happened) == (True, "yes")
 
 
 def test_another_seed_is_another_question(study: Study) -> None:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Protocol
 
+import pandas as pd
 import pytest
 
 from pidurable_nb.engine.graph import Edge
@@ -24,7 +25,7 @@ from pidurable_nb.records.transcript import EntryRecord
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"
 COMMANDS = (
     "%pi status", "%pi tasks STORE", "%pi task STORE", "%pi memos STORE", "%pi transcript STORE", "%pi forks STORE",
-    "%pi submissions STORE", "%pi inbox STORE", "%pi usage STORE",
+    "%pi tree STORE --all", "%pi submissions STORE", "%pi inbox STORE", "%pi usage STORE",
     "%pi why STORE", "%pi why STORE --here --all", "%pi step STORE", "%pi recover STORE",
 )  # fmt: skip
 TAGS = {
@@ -147,6 +148,7 @@ def test_a_transcript_shows_the_newest_200_and_says_how_many_came_before() -> No
         assert "and 1,034 earlier entries" in form
         assert "line 1234" in form
         assert "line 1034" not in form
+    assert isinstance(table, pd.DataFrame)
     assert len(table) == 1234
 
 

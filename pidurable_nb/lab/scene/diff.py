@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from pidurable_nb.engine.transition import FAULT_MEMO
@@ -10,7 +12,7 @@ from pidurable_nb.ids import DocumentId, Json
 from pidurable_nb.lab.inspect import outcome_word
 from pidurable_nb.lab.rows import json_of
 from pidurable_nb.lab.scene.facts import Facts
-from pidurable_nb.lab.scene.parts import short
+from pidurable_nb.lab.scene.parts import short, size
 from pidurable_nb.lab.scene.rows import said
 from pidurable_nb.lab.scene.scene import DiffRow
 from pidurable_nb.lab.stepper import RowChange
@@ -32,8 +34,20 @@ def diff_of(changes: Iterable[RowChange], facts: Facts) -> tuple[DiffRow, ...]:
         found += _lines(change, facts)
         if len(found) > MOST:
             left = f"and {len(found) - MOST} more at least"
-            return (*found[:MOST], DiffRow(sign="~", row="more", before="", after=left))
-    return tuple(found)
+            return (*map(_cut, found[:MOST]), DiffRow(sign="~", row="more", before="", after=left))
+    return tuple(map(_cut, found))
+
+
+def whole_row(changes: Iterable[RowChange], facts: Facts, row: int) -> DiffRow | None:
+    """The line with that number, its texts whole; None where there is none."""
+    return next(islice((line for change in changes for line in _lines(change, facts)), row, row + 1), None)
+
+
+def _cut(row: DiffRow) -> DiffRow:
+    before, after = short(row.before, _TEXT), short(row.after, _TEXT)
+    return replace(
+        row, before=before, after=after, before_size=size(row.before, _TEXT), after_size=size(row.after, _TEXT)
+    )
 
 
 def _lines(change: RowChange, facts: Facts) -> Iterator[DiffRow]:
@@ -53,7 +67,7 @@ def _lines(change: RowChange, facts: Facts) -> Iterator[DiffRow]:
             )  # fmt: skip
         case "entries" if after is not None:
             entry = codec.decode_entry(after)
-            text = f"{short(entry.kind, 40)} · “{short(said(entry), _TEXT)}”"
+            text = f"{short(entry.kind, 40)} · “{said(entry)}”"
             yield DiffRow(sign="+", row=f"entry {number}", before="", after=text)
         case "conversations":
             yield DiffRow(sign="+", row=f"conversation {number}", before="", after="begins")
@@ -69,20 +83,18 @@ def _task(before: TaskRecord | None, after: TaskRecord) -> Iterator[DiffRow]:
         yield DiffRow(sign="~", row=name, before=_standing(before), after=_standing(after))
     old, new = (before.checkpoint if before is not None else None), after.checkpoint
     if old is not None and new is None:
-        yield DiffRow(sign="-", row=f"{name} checkpoint", before=short(dumps(old), _TEXT), after="")
+        yield DiffRow(sign="-", row=f"{name} checkpoint", before=dumps(old), after="")
     elif old is not None and new is not None and old != new:
-        yield DiffRow(
-            sign="~", row=f"{name} checkpoint", before=short(dumps(old), _TEXT), after=short(dumps(new), _TEXT)
-        )
+        yield DiffRow(sign="~", row=f"{name} checkpoint", before=dumps(old), after=dumps(new))
     memos = before.memos if before is not None else {}
     for memo, value in after.memos.items():
         if memo not in memos:
             row = f"{name} {'fault' if memo == FAULT_MEMO else f'memo {short(memo, 60)}'}"
-            yield DiffRow(sign="+", row=row, before="", after=short(dumps(value), _TEXT))
+            yield DiffRow(sign="+", row=row, before="", after=dumps(value))
     for memo, value in memos.items():
         if memo not in after.memos:
             row = f"{name} {'fault' if memo == FAULT_MEMO else f'memo {short(memo, 60)}'}"
-            yield DiffRow(sign="-", row=row, before=short(dumps(value), _TEXT), after="")
+            yield DiffRow(sign="-", row=row, before=dumps(value), after="")
 
 
 def _standing(record: TaskRecord) -> str:
@@ -109,8 +121,8 @@ def _document(number: int, before: str | None, after: str | None, facts: Facts) 
     name = next((short(d.kind, 60) for d in facts.documents() if d.id == DocumentId(number)), f"document {number}")
     if before is None or after is None:
         yield DiffRow(
-            sign="+" if before is None else "-", row=name, before=short(before or "", _TEXT),
-            after=short(after or "", _TEXT),
+            sign="+" if before is None else "-", row=name, before=before or "",
+            after=after or "",
         )  # fmt: skip
         return
     fields = list(_changed(json_of(before), json_of(after), name))
@@ -125,13 +137,13 @@ def _changed(before: Json, after: Json, at: str) -> Iterator[DiffRow]:
         for name in dict.fromkeys([*before, *after]):
             path = short(f"{at}.{name}", _TEXT)
             if name not in before:
-                yield DiffRow(sign="+", row=path, before="", after=short(dumps(after[name]), _TEXT))
+                yield DiffRow(sign="+", row=path, before="", after=dumps(after[name]))
             elif name not in after:
-                yield DiffRow(sign="-", row=path, before=short(dumps(before[name]), _TEXT), after="")
+                yield DiffRow(sign="-", row=path, before=dumps(before[name]), after="")
             else:
                 yield from _changed(before[name], after[name], path)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for at_index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from _changed(old, new, f"{at}[{at_index}]")
     elif before != after or type(before) is not type(after):
-        yield DiffRow(sign="~", row=at, before=short(dumps(before), _TEXT), after=short(dumps(after), _TEXT))
+        yield DiffRow(sign="~", row=at, before=dumps(before), after=dumps(after))

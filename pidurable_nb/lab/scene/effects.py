@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from pidurable_nb.agent.calls.executing import effect_name
@@ -80,10 +81,9 @@ def effects_of(facts: Facts, seen: Seen) -> tuple[Effect, ...]:
 
 def _calls(facts: Facts) -> Iterable[TaskRecord]:
     """The tool tasks that live, and the newest that ended."""
-    calls = [record for record in facts.tasks.values() if record.kind == TOOL]
-    live = [record for record in calls if record.live][:MOST]
-    ended = sorted((record.id for record in calls if not record.live), reverse=True)[: MOST // 2]
-    return (*(facts.tasks[id] for id in reversed(ended)), *live)
+    live = [record for record in facts.live() if record.kind == TOOL][:MOST]
+    ended = list(islice((r for r in facts.newest() if r.kind == TOOL and not r.live), MOST // 2))
+    return (*reversed(ended), *live)
 
 
 class Counted:

@@ -22,7 +22,16 @@ from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import ConversationScope, DocumentRecord
 from pidurable_nb.records.message import UNSENT, calls_of, items, stop_reason
 from pidurable_nb.records.task import TaskRecord
-from pidurable_nb.records.transcript import ConversationRecord, EntryRecord, Placed, Queued, SubmissionRecord
+from pidurable_nb.records.transcript import (
+    Answered,
+    ConversationRecord,
+    EntryRecord,
+    Placed,
+    Queued,
+    SubmissionRecord,
+    Unanswered,
+    Written,
+)
 from pidurable_nb.store.ancestry import segments
 from pidurable_nb.store.storage import StoredEntry
 from pidurable_nb.store.stranger import StoreFile
@@ -45,6 +54,12 @@ class Base:
         self.heads: dict[ConversationId, list[EntryId]] = {}
         self.results: dict[TaskId, EntryId] = {}
         self.answers: Counter[tuple[str, bool]] = Counter()
+        # A long store has thousands of tasks and submissions, and a step touches a few of them: what is asked at every
+        # step, which live and which call or entry they belong to, is worked out once, and followed from there.
+        self.live = frozenset(id for id, record in self.tasks.items() if record.live)
+        self.opened = frozenset(id for id, record in self.submissions.items() if is_open(record))
+        self.calls = dict(called(self.tasks.values()))
+        self.placed = dict(placed(self.submissions.values()))
         for entry in file.entries():
             self.order.setdefault(entry.conversation, []).append(entry.id)
             self.answers.update(answers_in(entry))
@@ -122,13 +137,21 @@ class Facts:
         self._new: dict[ConversationId, list[EntryId]] = {}
         self.results: dict[TaskId, EntryId] = dict(base.results)
         self.answers: Counter[tuple[str, bool]] = Counter(base.answers)
+        self._calls: dict[tuple[int, str], TaskId] = {}
+        self._placed: dict[EntryId, SubmissionId] = {}
         for patch in self.patches:
             self.tasks.update(patch.tasks)
+            self._calls.update(called(patch.tasks.values()))
+            self._placed.update(placed(patch.submissions.values()))
             self.submissions.update(patch.submissions)
             self.conversations.update(patch.conversations)
             self._documents.update(patch.documents)
             for kept in patch.entries:
                 self._add(kept)
+        changed = {id for patch in self.patches for id in patch.tasks}
+        asked = {id for patch in self.patches for id in patch.submissions}
+        self._live = tuple(sorted({*(base.live - changed), *(id for id in changed if self.tasks[id].live)}))
+        self._open = tuple(sorted({*(base.opened - asked), *(id for id in asked if is_open(self.submissions[id]))}))
         self._by_kind: dict[tuple[ConversationId, str], DocumentId] = {
             (record.scope.conversation, record.kind): record.id
             for record in self.documents()
@@ -151,7 +174,24 @@ class Facts:
 
     def live(self) -> Iterator[TaskRecord]:
         """The tasks that have not ended, in id order."""
-        return (self.tasks[id] for id in sorted(self.tasks) if self.tasks[id].live)
+        return (self.tasks[id] for id in self._live)
+
+    def newest(self) -> Iterator[TaskRecord]:
+        """Every task, newest first."""
+        return (self.tasks[id] for id in sorted(self.tasks, reverse=True))
+
+    def opened(self) -> Iterator[SubmissionRecord]:
+        """The submissions that are queued or placed, in id order."""
+        return (self.submissions[id] for id in self._open)
+
+    def task_of_call(self, assistant: EntryId, call: str) -> TaskRecord | None:
+        """The task of a call that an answer asked for."""
+        id = self._calls.get((assistant, call), self.base.calls.get((assistant, call)))
+        return self.tasks.get(id) if id is not None else None
+
+    def submission_at(self, entry: EntryId) -> SubmissionId | None:
+        """The submission that was placed as this entry."""
+        return self._placed.get(entry, self.base.placed.get(entry))
 
     def entry(self, id: EntryId) -> StoredEntry | None:
         """An entry with the number of its commit."""
@@ -239,7 +279,7 @@ class Facts:
             while above is not None and above not in tasks and self._also(tasks, above):
                 owner = tasks[above]
                 above = owner.owner if owner.owner is not None else owners.get(owner.conversation)
-        opened = tuple(s for s in self.submissions.values() if isinstance(s.state, Queued | Placed))
+        opened = tuple(self.opened())
         busy = {record.conversation for record in tasks.values()} | {record.conversation for record in opened}
         runs = {id: run for id in busy if (run := self.run(id)) is not None}
         inboxes = {id: self._by_kind[id, live.INBOX.kind] for id in busy if (id, live.INBOX.kind) in self._by_kind}
@@ -250,6 +290,37 @@ class Facts:
         if record is not None:
             tasks.setdefault(id, record)
         return record is not None
+
+
+def is_open(record: SubmissionRecord) -> bool:
+    """Whether a submission is not settled."""
+    return isinstance(record.state, Queued | Placed)
+
+
+def entry_of(record: SubmissionRecord) -> EntryId | None:
+    """The entry that a submission was placed as."""
+    match record.state:
+        case Placed(entry=entry) | Answered(entry=entry) | Written(entry=entry):
+            return entry
+        case Unanswered(entry=entry):
+            return entry
+        case _:
+            return None
+
+
+def placed(records: Iterable[SubmissionRecord]) -> Iterator[tuple[EntryId, SubmissionId]]:
+    """Which entry is whose."""
+    return ((entry, record.id) for record in records if (entry := entry_of(record)) is not None)
+
+
+def called(records: Iterable[TaskRecord]) -> Iterator[tuple[tuple[int, str], TaskId]]:
+    """Which task is whose: the answer that asked for it, and the id of the call there."""
+    for record in records:
+        match record.input:
+            case {"assistant": int(assistant), "callId": str(call)}:
+                yield (assistant, call), record.id
+            case _:
+                pass
 
 
 def answers_in(entry: EntryRecord) -> Iterator[tuple[str, bool]]:

@@ -16,6 +16,7 @@ from pidurable_nb.errors import NotAStore
 from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
 from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.heard import Heard
 from pidurable_nb.lab.lane import in_thread
 from pidurable_nb.lab.point import Point, TaskPlace
 from pidurable_nb.lab.run import CHILD, LIFE_S, DidNotDie, Plan, asked_of_child, carry, run_here
@@ -25,18 +26,17 @@ from pidurable_nb.lab.scene.rows import moved
 from pidurable_nb.lab.world import copy_ledger, read_ledger
 from pidurable_nb.probe import Mark
 from pidurable_nb.records.task import TaskRecord
-from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A commit of a life: its number, who made it, and what it changed, where that is known."""
+    """A commit of a life: its number, who made it, and what it changed, where anybody listened."""
 
     seq: int
     task: TaskId | None
     by: str
-    changes: Changes | None
+    changes: Heard | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,8 @@ class Performed:
 class Life:
     """A life that died at `point`: in `task`, and in the effect `inside`, where it was in any.
 
-    `store` is the file as it was then. `lost` are the memos that came second in it, which only a frozen life tells.
+    `asked`: it died before an effect, which was begun all the same: the effect itself is what ended the process.
+    `store` is the file as it was then. `lost` are the memos that came second in it.
     """
 
     number: int
@@ -70,6 +71,7 @@ class Life:
     commits: tuple[Committed, ...]
     effects: tuple[Performed, ...]
     lost: tuple[Mark, ...] = ()
+    asked: bool = False
 
     @property
     def how(self) -> str:
@@ -110,43 +112,65 @@ def _frozen(scenario: Scenario, store: Path, ledger: Path, plan: Plan) -> Life:
     lived = in_thread(lambda: run_here(scenario, store, ledger, plan, image=store.parent / "dead"))
     if lived.image is None or lived.crashed is None:
         raise DidNotDie(f"{plan.at} was not reached{_why(lived.error)}; choose a point that its life passes")
-    names = {at: passed.mark.name or "" for at, passed in enumerate(lived.passed) if passed.mark is not None}
-    changes = {int(each.seq): each for each in lived.published if each.seq is not None}
-    told = _Told(lived.image, lived.points, names, began, changes)
+    effects = {
+        at: passed.mark.name or ""
+        for at, passed in enumerate(lived.passed)
+        if passed.mark is not None and passed.point.what == "effect"
+    }
+    heard = [commit for each in lived.published if (commit := Heard.of(each)) is not None]
+    asked = _asked(ledger, plan.number, lived.points, effects)
+    told = _Told(lived.image, lived.points, effects, began, heard, asked=asked)
     return Life(
         number=plan.number, kind="freeze", point=lived.crashed, store=lived.image, ended_ms=lived.passed[-1].at_ms,
         task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects), lost=lived.lost,
+        asked=asked,
     )  # fmt: skip
 
 
 def _killed(scenario: Scenario, store: Path, ledger: Path, plan: Plan, server: ForkServer) -> Life:
-    began, lines = _next_seq(store), len(read_ledger(ledger))
+    began = _next_seq(store)
     ended = server.run(CHILD, asked_of_child(scenario, store, ledger, plan), timeout_s=LIFE_S)
     assert plan.journal is not None
     journal = read_journal(plan.journal)
     if ended.signal != signal.SIGKILL or ended.timed_out or journal.ended_ms is None:
         said = ended.error.strip().rpartition("\n")[2]
         raise DidNotDie(f"{plan.at} was not reached{_why(said)}; choose a point that its life passes")
-    asked = [line.effect for line in read_ledger(ledger)[lines:] if line.edge == "before"]
-    begun = [at for at, point in enumerate(journal.points) if point.what == "effect" and point.edge == "before"]
-    names = dict(zip(begun, asked, strict=False))  # whoever was killed before the first line asked nothing
-    told = _Told(store, journal.points, names, began, {})
+    asked = _asked(ledger, plan.number, journal.points, journal.effects)
+    told = _Told(store, journal.points, journal.effects, began, journal.heard, asked=asked)
     return Life(
         number=plan.number, kind="kill", point=journal.points[-1], store=store, ended_ms=journal.ended_ms,
-        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects),
+        task=told.task, inside=told.inside, commits=tuple(told.commits), effects=tuple(told.effects), lost=journal.lost,
+        asked=asked,
     )  # fmt: skip
+
+
+def _asked(ledger: Path, life: int, points: Sequence[Point], names: Mapping[int, str]) -> bool:
+    """Whether the effect before which a life died was begun: the ledger has as many beginnings as there are points."""
+    if not points or points[-1].what != "effect" or points[-1].edge == "after":
+        return False
+    name = names.get(len(points) - 1)
+    passed = sum(1 for at, one in names.items() if one == name and points[at].edge == "before")
+    lines = (line for line in read_ledger(ledger) if line.life == life and line.edge == "before")
+    return sum(line.effect == name for line in lines) == passed
 
 
 class _Told:
     """What the points of a life tell: its commits and effects, in order. `names` are those of effects, by point."""
 
     def __init__(
-        self, store: Path, points: Sequence[Point], names: Mapping[int, str], began: int, changes: Mapping[int, Changes]
+        self,
+        store: Path,
+        points: Sequence[Point],
+        names: Mapping[int, str],
+        began: int,
+        heard: Sequence[Heard],
+        *,
+        asked: bool,
     ) -> None:
         self.commits: list[Committed] = []
         self.effects: list[Performed] = []
         self._began = began
-        self._changes = changes
+        self._heard = {commit.seq: commit for commit in heard}
         self._tasks = _by_kind(store)
         self._open: dict[Point, int] = {}
         self.task = self._task(points[-1]) if points else None
@@ -154,7 +178,9 @@ class _Told:
         for at, point in enumerate(points):
             if point.what == "publish" and point.edge == "before":
                 self._commit(point)
-            elif point.what == "effect" and point.edge == "before" and at + 1 < len(points) and at in names:
+            elif point.what == "effect" and point.edge == "before" and at in names:
+                if at + 1 == len(points) and not asked:
+                    continue  # it died before anybody was asked
                 self._open[replace(point, edge="after")] = len(self.effects)
                 begun = Performed(
                     name=names[at], task=self._task(point), begun=len(self.commits), ended=None, kept=False
@@ -167,8 +193,7 @@ class _Told:
 
     def _commit(self, point: Point) -> None:
         seq, task = self._began + len(self.commits), self._task(point)
-        changes = self._changes.get(seq)
-        self.commits.append(Committed(seq=seq, task=task, by=str(point.place), changes=changes))
+        self.commits.append(Committed(seq=seq, task=task, by=str(point.place), changes=self._heard.get(seq)))
         for at, effect in enumerate(self.effects):
             if effect.ended is not None and effect.task == task:
                 self.effects[at] = replace(effect, kept=True)

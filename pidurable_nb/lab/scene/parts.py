@@ -5,14 +5,17 @@ Plain and frozen; every text in them is foreign and raw. Never reads a store and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Final, Literal, TypeAlias
 
 from pidurable_nb.ids import Json, JsonObject
 
 LONGEST: Final = 2000
 """Characters of one text; what is longer is cut, and says its size."""
+_HALF: Final = re.compile("[\ud800-\udfff]")
+_PLAIN: Final = frozenset((bool, int, float, type(None)))
+_NAMES: Final[dict[type, tuple[tuple[str, str], ...]]] = {}
 
 ColKind: TypeAlias = Literal["fold", "commit", "kill", "lost", "step"]
 Mark: TypeAlias = Literal["commit", "interrupted", "again", "none", "crash", "future"]
@@ -88,6 +91,15 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallSizes:
+    """How long the texts of a call are, where they are cut; else 0."""
+
+    arguments: int = 0
+    output: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow:
     """A tool call of an answer. `output` is what is stored of it; `lost` what was given and never stored."""
 
@@ -99,11 +111,15 @@ class CallRow:
     status: str
     output: str
     lost: str
+    sizes: CallSizes = field(default_factory=CallSizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of a transcript. `old`: behind the head, not sent to the model. A partial has a negative id."""
+    """A line of a transcript. `old`: behind the head, not sent to the model. A partial has a negative id.
+
+    `size` is how long its text is where that is cut, else 0.
+    """
 
     id: int
     conversation: int
@@ -118,6 +134,7 @@ class Entry:
     forks: tuple[int, ...]
     commit: int | None
     calls: tuple[CallRow, ...]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +178,7 @@ class LostMemo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memo:
-    """A memo of a task; `gone`: it ended with its task, and is shown from the record."""
+    """A memo of a task; `gone`: it ended with its task, and is shown from the record. `size`: as of an entry."""
 
     name: str
     value: str
@@ -169,6 +186,7 @@ class Memo:
     lost: tuple[LostMemo, ...] = ()
     new: bool = False
     gone: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +216,7 @@ class Task:
     whole: bool
     edges: tuple[PhaseEdge, ...]
     memos: tuple[Memo, ...]
+    checkpoint_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,21 +294,54 @@ def cut(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
+def size(text: str, most: int = LONGEST) -> int:
+    """How long `text` is where it is longer than `most` and therefore cut; else 0."""
+    return len(text) if len(text) > most else 0
+
+
 def short(text: str, most: int) -> str:
     """`text` in at most `most` characters; what was cut leaves an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def sayable(text: str) -> str:
+    """`text` as every encoder takes it: half a character stands as its escape, in the form in which a page shows it."""
+    if text.isascii():
+        return text
+    return _HALF.sub(lambda found: f"\\u{{{ord(found[0]):X}}}", text)
+
+
 def as_json(record: object) -> JsonObject:
-    found = _json(record)
-    assert isinstance(found, Mapping)
+    """A record of a scene as the page gets it: names without the underscore that Python needs."""
+    return _object(record, {})
+
+
+def _object(record: object, seen: dict[int, Json]) -> JsonObject:
+    found: dict[str, Json] = {}
+    for name, shown in _names(type(record)):
+        value = getattr(record, name)
+        # A scene of a long store has tens of thousands of values at every step, and most of them are plain.
+        found[shown] = value if type(value) in _PLAIN else _json(value, seen)
     return found
 
 
-def _json(value: object) -> Json:
-    if value is None or isinstance(value, bool | int | float | str):
+def _json(value: object, seen: dict[int, Json]) -> Json:
+    """`seen` are the tuples that were told already: hundreds of tasks share the phases of their code."""
+    if isinstance(value, str):
+        return sayable(value)
+    if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, tuple):
-        return [_json(item) for item in value]
-    assert is_dataclass(value), f"a scene holds a {type(value).__name__}"
-    return {field.name.rstrip("_"): _json(getattr(value, field.name)) for field in fields(value)}
+        if (known := seen.get(id(value))) is None:
+            known = seen[id(value)] = [_json(item, seen) for item in value]
+        return known
+    return _object(value, seen)
+
+
+def _names(kind: type) -> tuple[tuple[str, str], ...]:
+    """The fields of a record, each with its name on the page."""
+    known = _NAMES.get(kind)
+    if known is None:
+        assert is_dataclass(kind), f"a scene holds a {kind.__name__}"
+        known = _NAMES[kind] = tuple((each.name, each.name.rstrip("_")) for each in fields(kind))
+    return known

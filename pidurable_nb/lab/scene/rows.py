@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from pidurable_nb.agent.stored import live
 from pidurable_nb.engine.transition import FAULT_MEMO
-from pidurable_nb.ids import ABSENT, ConversationId, EntryId, Json, JsonObject, SubmissionId, TaskId
+from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, SubmissionId, TaskId
 from pidurable_nb.lab.inspect import outcome_word
-from pidurable_nb.lab.scene.facts import Facts, named_call
-from pidurable_nb.lab.scene.parts import EntryState, LostMemo, Memo, Move, PhaseEdge, Sub, Task, cut, short
+from pidurable_nb.lab.scene.facts import Facts, entry_of, named_call
+from pidurable_nb.lab.scene.parts import EntryState, LostMemo, Memo, Move, PhaseEdge, Sub, Task, cut, short, size
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.message import blocks_of, error_text, items, role_of, stop_reason
 from pidurable_nb.records.task import TaskRecord
-from pidurable_nb.records.transcript import Answered, EntryRecord, Placed, SubmissionRecord, Unanswered, Written
+from pidurable_nb.records.transcript import Answered, EntryRecord, SubmissionRecord, Unanswered
 
 MOST_TASKS: Final = 200
 MOST_SUBMISSIONS: Final = 100
@@ -56,16 +57,18 @@ class Known:
 def tasks_of(facts: Facts, known: Known, also: Iterable[TaskId] = ()) -> tuple[Task, ...]:
     """What lives, what is named, and the newest of the rest, in id order."""
     shown = {record.id for record in list(facts.live())[:MOST_TASKS]} | {id for id in also if id in facts.tasks}
-    for id in sorted(facts.tasks, reverse=True):
+    for record in facts.newest():
         if len(shown) >= MOST_TASKS:
             break
-        shown.add(id)
-    return tuple(_task(facts, known, facts.tasks[id]) for id in sorted(shown))
+        shown.add(record.id)
+    return tuple(task_of(facts, known, facts.tasks[id]) for id in sorted(shown))
 
 
-def _task(facts: Facts, known: Known, record: TaskRecord) -> Task:
+def task_of(facts: Facts, known: Known, record: TaskRecord) -> Task:
+    """One task, as it stands and with the way it took."""
     state, checkpoint = record.state, record.checkpoint
     outcome = record.outcome
+    written = value_text(checkpoint) if checkpoint is not None else None
     path, whole = known.moves.get(record.id), record.id in known.whole
     return Task(
         id=record.id,
@@ -82,7 +85,7 @@ def _task(facts: Facts, known: Known, record: TaskRecord) -> Task:
         limit=known.limit,
         outcome=outcome_word(record),
         reason=_reason(outcome),
-        checkpoint=short(value_text(checkpoint), SHORT) if checkpoint is not None else None,
+        checkpoint=short(written, SHORT) if written is not None else None,
         aborting=record.abort_requested,
         verdict=known.verdicts.get(record.id),
         done=known.done.get(record.id),
@@ -91,6 +94,7 @@ def _task(facts: Facts, known: Known, record: TaskRecord) -> Task:
         whole=whole,
         edges=known.edges.get(record.kind, ()),
         memos=_memos(record, known),
+        checkpoint_size=size(written, SHORT) if written is not None else 0,
     )
 
 
@@ -101,18 +105,28 @@ def _owner(facts: Facts, conversation: ConversationId) -> TaskId | None:
 
 def _memos(record: TaskRecord, known: Known) -> tuple[Memo, ...]:
     kept = known.memos.get(record.id, {})
-    names = [name for name in dict.fromkeys((*kept, *record.memos)) if name != FAULT_MEMO][:50]
     return tuple(
         Memo(
             name=short(name, SHORT),
-            value=short(value_text(record.memos[name] if name in record.memos else kept[name][0]), SHORT),
+            value=short(text, SHORT),
             by=kept[name][1] if name in kept else None,
             lost=known.lost_memos.get((record.id, name), ()),
             new=(record.id, name) in known.new_memos,
             gone=name not in record.memos,
+            size=size(text, SHORT),
         )
-        for name in names
+        for name, text in islice(memo_texts(record, known), 50)
     )
+
+
+def memo_texts(record: TaskRecord, known: Known) -> Iterator[tuple[str, str]]:
+    """The memos of a task with their values, those that ended with it too where they were seen."""
+    kept = known.memos.get(record.id, {})
+    if not kept and not record.memos:
+        return
+    for name in dict.fromkeys((*kept, *record.memos)):
+        if name != FAULT_MEMO:
+            yield name, value_text(record.memos[name] if name in record.memos else kept[name][0])
 
 
 def label_of(facts: Facts, record: TaskRecord) -> str:
@@ -174,9 +188,8 @@ def moved(before: TaskRecord | None, after: TaskRecord, *, crashed: bool = False
 
 def submissions_of(facts: Facts, known: Known) -> tuple[Sub, ...]:
     """The open ones and the newest of the rest, in id order."""
-    ids = sorted(facts.submissions)
-    opened = [id for id in ids if facts.submissions[id].status in ("queued", "placed")][:MOST_SUBMISSIONS]
-    rest = [id for id in ids if id not in set(opened)]
+    opened = [record.id for record in facts.opened()][:MOST_SUBMISSIONS]
+    rest = sorted(facts.submissions.keys() - set(opened))
     shown = sorted((*opened, *rest[-max(MOST_SUBMISSIONS - len(opened), 0) :][: MOST_SUBMISSIONS - len(opened)]))
     return tuple(_submission(facts, known, facts.submissions[id]) for id in shown)
 
@@ -215,17 +228,6 @@ def _waiting(facts: Facts, record: SubmissionRecord) -> tuple[str | None, str]:
             case _:
                 pass
     return None, ""
-
-
-def entry_of(record: SubmissionRecord) -> EntryId | None:
-    """The entry that a submission was placed as."""
-    match record.state:
-        case Placed(entry=entry) | Answered(entry=entry) | Written(entry=entry):
-            return entry
-        case Unanswered(entry=entry):
-            return entry
-        case _:
-            return None
 
 
 # --- Entries in words -------------------------------------------------------------------------------------------------

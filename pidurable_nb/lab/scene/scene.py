@@ -60,12 +60,14 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffRow:
-    """One change of one row."""
+    """One change of one row. The sizes say how long a text is where it is cut; else 0."""
 
     sign: Sign
     row: str
     before: str
     after: str
+    before_size: int = 0
+    after_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

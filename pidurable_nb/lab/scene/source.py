@@ -24,8 +24,10 @@ from pidurable_nb.lab.point import Point, TaskPlace
 from pidurable_nb.lab.recover import effects_before
 from pidurable_nb.lab.run import fork_server
 from pidurable_nb.lab.scenario import Scenario, around
+from pidurable_nb.lab.scene.graph import Graph
 from pidurable_nb.lab.scene.lives import Life, live, points_of
-from pidurable_nb.lab.scene.parts import Entries, short
+from pidurable_nb.lab.scene.parts import Entries, Task, short
+from pidurable_nb.lab.scene.reading import Of, Passage, found_in, passage
 from pidurable_nb.lab.scene.scene import PointRow, Scene
 from pidurable_nb.lab.scene.stage import Origin, Stage, edges_of, origin_of_file, origin_of_lives
 from pidurable_nb.lab.scene.taken import CHOSEN
@@ -73,6 +75,22 @@ class SceneSource(Protocol):
 
     def entries(self, conversation: int, start: int, count: int) -> Entries:
         """Another window of a transcript, at this position."""
+        ...
+
+    def text(self, of: Of, start: int, count: int) -> Passage:
+        """A page of a text that is shown cut, at this position. Raises NothingThere."""
+        ...
+
+    def find(self, of: Of, what: str, start: int) -> int | None:
+        """Where `what` stands next in such a text, from `start`; None where it does not. Raises NothingThere."""
+        ...
+
+    def graph(self) -> Graph:
+        """All tasks as a picture, at this position."""
+        ...
+
+    def task(self, id: int) -> Task:
+        """One task at this position, whether the scene lists it or not. Raises NothingThere."""
         ...
 
     def points(self) -> tuple[PointRow, ...]:
@@ -158,6 +176,22 @@ class _Staged:
         """Another window of a transcript, at this position; at most 200 entries."""
         return self._stage.entries(conversation, start, min(count, 200))
 
+    def text(self, of: Of, start: int, count: int) -> Passage:
+        """A page of a text that is shown cut, at this position. Raises NothingThere."""
+        return passage(self._stage.text(of), start, count)
+
+    def find(self, of: Of, what: str, start: int) -> int | None:
+        """Where `what` stands next in such a text, from `start`; None where it does not. Raises NothingThere."""
+        return found_in(self._stage.text(of), what, start)
+
+    def graph(self) -> Graph:
+        """All tasks as a picture, at this position."""
+        return self._stage.graph()
+
+    def task(self, id: int) -> Task:
+        """One task at this position, whether the scene lists it or not. Raises NothingThere."""
+        return self._stage.task(id)
+
     def points(self) -> tuple[PointRow, ...]:
         """Where a scenario may be made to die; none for a file."""
         return ()
@@ -204,10 +238,13 @@ class ScenarioSource(_Staged):
         self._runs = 0
         self._staged = False
         self._armed: tuple[str, ...] = ()
+        self._begun: ForkServer | None = None
         self._server: ForkServer | None = None
         try:
             self._folder = Path(self._stack.enter_context(_temporary()))
             self._bank = self._stack.enter_context(around(scenario))
+            if kind == "kill":
+                self._begin_server()  # it gets ready while the points are looked for
             self._first = self._rows(points_of(scenario, self._new_folder()), None)
             self._second: tuple[PointRow, ...] = ()
             self.run(points if points is not None else self._usual(), kind)
@@ -254,8 +291,15 @@ class ScenarioSource(_Staged):
     def _fork_server(self) -> ForkServer:
         """One for all the runs: starting it is what takes time."""
         if self._server is None:
-            self._server = self._stack.enter_context(fork_server())
+            self._server = self._stack.enter_context(self._begin_server())
         return self._server
+
+    def _begin_server(self) -> ForkServer:
+        if self._begun is None:
+            self._begun = fork_server()
+            self._stack.callback(self._begun.close)
+            self._begun.begin()
+        return self._begun
 
     def _usual(self) -> Sequence[str]:
         if self.scenario.kill_point is not None:

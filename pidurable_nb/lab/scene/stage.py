@@ -17,25 +17,29 @@ from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.rows import number
 from pidurable_nb.ids import Json, TaskId
 from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.scene.diff import whole_row
 from pidurable_nb.lab.scene.effects import Counted, Happened, Seen, effects_of
 from pidurable_nb.lab.scene.facts import Facts
+from pidurable_nb.lab.scene.graph import Drawing, Graph
 from pidurable_nb.lab.scene.lives import Life, memos_in, moves_in
 from pidurable_nb.lab.scene.losing import lost_in
-from pidurable_nb.lab.scene.parts import Entries, Move, PhaseEdge, short
-from pidurable_nb.lab.scene.rows import Known, label_of, moved, proven, submissions_of, tasks_of
+from pidurable_nb.lab.scene.parts import Entries, Move, PhaseEdge, Task, short
+from pidurable_nb.lab.scene.reading import NothingThere, Of, OfRow, there, whole
+from pidurable_nb.lab.scene.rows import Known, label_of, moved, proven, submissions_of, task_of, tasks_of
 from pidurable_nb.lab.scene.scene import Choice, Law, Option, Outside, PointRow, Scene, StepShown, TableRow, Totals
 from pidurable_nb.lab.scene.step import next_words, shown
 from pidurable_nb.lab.scene.taken import Taken
 from pidurable_nb.lab.scene.timeline import Past, StepTaken, past_of_file, past_of_lives, timeline
 from pidurable_nb.lab.scene.transcript import WINDOW, talks_of, window_of
 from pidurable_nb.lab.scene.walk import Moment, Walking
-from pidurable_nb.lab.scene.words import died_at, laws_of, many
+from pidurable_nb.lab.scene.words import died_at, died_in, laws_of, many
 from pidurable_nb.lab.world import read_ledger
 from pidurable_nb.probe import Mark
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 
 NOTHING: Final = "Nothing to recover: every task had ended."
+NO_TASK: Final = "Nothing to recover: there is no task."
 UNTOUCHED: Final = "Nothing is touched yet; opening the file the ordinary way would erase where it died."
 
 
@@ -73,8 +77,8 @@ def origin_of_lives(scenario: str, lives: Sequence[Life], walking: Walking, ledg
         scenario=scenario,
         how=last.how,
         verb="killed" if last.kind == "kill" else "frozen",
-        title=f"inside {label_of(facts, record)}" if record is not None else str(place),
-        say=died_at(last.point, what),
+        title=died_in(label_of(facts, record), record) if record is not None else str(place),
+        say=died_at(last.point, what, asked=last.asked),
         past=past_of_lives(lives, walking.base),
         happened=tuple(
             Happened(name=one.name, task=one.task, kept=one.kept, here=False) for life in lives for one in life.effects
@@ -87,6 +91,10 @@ def origin_of_lives(scenario: str, lives: Sequence[Life], walking: Walking, ledg
         lost_memos=tuple((f"life {life.number}", mark) for life in lives for mark in life.lost),
         dead=last.task,
     )
+
+
+def _nothing(facts: Facts) -> str:
+    return NOTHING if facts.tasks else NO_TASK
 
 
 def _doing(effect: str | None, facts: Facts, record: TaskRecord | None) -> str:
@@ -124,7 +132,11 @@ def origin_of_file(name: str, walking: Walking, before: Mapping[str, int] | None
     else:
         how = None
         what = "task goes" if live == 1 else "tasks go"
-        say = f"It was closed in order; {number(live)} {what} on when it is opened." if live else NOTHING
+        say = (
+            f"It was closed in order; {number(live)} {what} on when it is opened."
+            if live
+            else _nothing(walking.here.facts)
+        )
     return Origin(
         store=name, scenario=None, how=how, verb="found", title=many(len(running) or live, "task"), say=say,
         past=past_of_file(walking.base, how), before=before,
@@ -152,6 +164,8 @@ class Stage:
         self.walking = walking
         self._origin = origin
         self._lens: dict[TaskId, bool] = {}
+        self._kept = self._kept_before()
+        self._drawing = Drawing()
 
     def close(self) -> None:
         """Drop the walk. Idempotent."""
@@ -167,6 +181,29 @@ class Stage:
         """A window of a transcript at this position."""
         return window_of(self.walking.here.facts, self._known(), conversation, start, count)
 
+    def text(self, of: Of) -> str:
+        """A text that a scene shows cut, whole, at this position. Raises NothingThere."""
+        if isinstance(of, OfRow):
+            return self._row(of)
+        return whole(self.walking.here.facts, self._known(), of)
+
+    def graph(self) -> Graph:
+        """All tasks of this position as a picture."""
+        return self._drawing.of(self.walking.here.facts)
+
+    def task(self, id: int) -> Task:
+        """One task of this position. Raises NothingThere."""
+        facts = self.walking.here.facts
+        return task_of(facts, self._known(), there(facts, id))
+
+    def _row(self, of: OfRow) -> str:
+        moments = self.walking.moments
+        taken = moments[of.position].taken if 0 <= of.position < len(moments) else None
+        found = whole_row(taken.changes, taken.after, of.row) if taken is not None and of.row >= 0 else None
+        if found is None:
+            raise NothingThere(f"step {of.position} changed no such row")
+        return found.before if of.side == "before" else found.after
+
     def scene(self, points: tuple[PointRow, ...]) -> Scene:
         """Everything at this position."""
         walking, origin, moment = self.walking, self._origin, self.walking.here
@@ -180,7 +217,7 @@ class Stage:
             position=walking.position,
             last=walking.last,
             next=next_words(moment.mark, facts, moment.rulings, again=walking.repeats_next()),
-            words=NOTHING if walking.position == 0 and walking.last == 0 and not moment.rulings else None,
+            words=_nothing(facts) if walking.position == 0 and walking.last == 0 and not moment.rulings else None,
             timeline=cols,
             bars=bars,
             conversations=talks_of(facts),
@@ -210,7 +247,7 @@ class Stage:
         walking, moment = self.walking, self.walking.here
         moves, whole = self._moves()
         memos, new = self._memos()
-        running = {id for id, record in moment.facts.tasks.items() if isinstance(record.state, stored.Running)}
+        running = {record.id for record in moment.facts.live() if isinstance(record.state, stored.Running)}
         at_start = walking.position == 0
         return Known(
             moves=moves,
@@ -247,8 +284,8 @@ class Stage:
                     if told is not None and (id not in base.tasks or id in self._origin.whole):
                         whole.add(id)
                 moves[id] = (*moves[id], *moved(before, record, crashed=taken.opens))
-        for id, record in base.tasks.items():
-            if id not in moves and (told := self._told(record)) is not None:
+        for id in self._origin.moves:
+            if id not in moves and id in base.tasks and (told := self._told(base.tasks[id])) is not None:
                 moves[id] = told
                 whole |= {id} & self._origin.whole
         return moves, frozenset(whole)
@@ -259,11 +296,7 @@ class Stage:
 
     def _memos(self) -> tuple[Mapping[TaskId, Mapping[str, tuple[Json, str]]], frozenset[tuple[TaskId, str]]]:
         """Every memo that was seen, with who wrote it; and those that this very step wrote."""
-        found: dict[TaskId, dict[str, tuple[Json, str]]] = {}
-        for id, record in self.walking.moments[0].facts.tasks.items():
-            writers = self._origin.memos.get(id, {})
-            for name, value in record.memos.items():
-                found.setdefault(id, {})[name] = (value, writers.get(name, "an earlier life"))
+        found = {id: dict(kept) for id, kept in self._kept.items()}
         new: set[tuple[TaskId, str]] = set()
         for taken in self.walking.taken():
             new.clear()
@@ -273,6 +306,15 @@ class Stage:
                         found.setdefault(id, {})[name] = (value, f"this recovery · commit {taken.step.seq}")
                         new.add((id, name))
         return found, frozenset(new)
+
+    def _kept_before(self) -> Mapping[TaskId, Mapping[str, tuple[Json, str]]]:
+        """The memos that the file holds, with who wrote them."""
+        writers = self._origin.memos
+        return {
+            id: {name: (value, writers.get(id, {}).get(name, "an earlier life")) for name, value in kept.items()}
+            for id, record in self.walking.base.tasks.items()
+            if (kept := record.memos)
+        }
 
     def _seen(self, known: Known) -> Seen:
         taken = self.walking.taken()

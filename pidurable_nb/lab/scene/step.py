@@ -176,4 +176,4 @@ def next_words(mark: Place | None, facts: Facts, rulings: Mapping[TaskId, Ruling
         case "memo":
             return f"store memo {short(mark.name or '', 60)} of {name}"
         case _:
-            return f"commit what {name} has come to"
+            return f"commit what {name} did so far"

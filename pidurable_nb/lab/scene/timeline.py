@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pidurable_nb.lab.heard import Heard
 from pidurable_nb.lab.scene.facts import Base
 from pidurable_nb.lab.scene.lives import Committed, Life
 from pidurable_nb.lab.scene.parts import Bar, Col, Mark, short
@@ -52,7 +53,7 @@ class Past:
 def past_of_lives(lives: Sequence[Life], base: Base) -> Past:
     """The lives one behind the other, each with its commits, its lost work and its end.
 
-    `base` is the file that they left: its entries name the commits of a life that nobody could listen to.
+    `base` is the file that they left: its entries name the commits that nobody listened to.
     """
     rows, _ = _entries_by_commit(base)
     cols: list[Col] = []
@@ -119,14 +120,14 @@ def _commit(commit: Committed, entries: Sequence[str]) -> Col:
     )  # fmt: skip
 
 
-def _told(changes: Changes) -> str:
-    parts = [f"entry {entry.id}" for entry in changes.entries[:5]]
+def _told(changes: Heard) -> str:
+    parts = [f"entry {id}" for id in changes.entries[:5]]
     parts += [
         f"task {id} {change.before.status if change.before is not None else 'new'} to {change.after.status}"
         for id, change in list(changes.tasks.items())[:5]
     ]
-    parts += [f"submission {id} {change.after.status}" for id, change in list(changes.submissions.items())[:5]]
-    parts += [short(document.record.kind, _LABEL) for document in changes.documents[:5]]
+    parts += [f"submission {id} {status}" for id, status in list(changes.submissions.items())[:5]]
+    parts += [short(kind, _LABEL) for kind in changes.documents[:5]]
     return ", ".join(parts) or "no row"
 
 
@@ -172,9 +173,10 @@ def past_of_file(base: Base, crashed: str | None) -> Past:
 
 def past_after(past: Past, changes: Changes) -> Past:
     """The past with one more commit, of which everything is known; the oldest are folded as they become many."""
-    if changes.seq is None:
+    heard = Heard.of(changes)
+    if heard is None:
         return past  # it is not stored
-    commit = Committed(seq=changes.seq, task=None, by="", changes=changes)
+    commit = Committed(seq=heard.seq, task=None, by="", changes=heard)
     return _folded(Past(cols=(*past.cols, _commit(commit, ())), bars=past.bars))
 
 

@@ -6,13 +6,26 @@ Never reads a file by itself, and never derives what a model is sent: only what 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pidurable_nb.agent.stored import live
-from pidurable_nb.ids import ConversationId, EntryId, TaskId
+from pidurable_nb.ids import ConversationId, EntryId
 from pidurable_nb.lab.scene.facts import Facts, slots
-from pidurable_nb.lab.scene.parts import CallRow, Entries, Entry, ForkedAt, Policy, Role, Talk, cut, short
-from pidurable_nb.lab.scene.rows import SHORT, Known, entry_of, said, standing, state_of, value_text
+from pidurable_nb.lab.scene.parts import (
+    CallRow,
+    CallSizes,
+    Entries,
+    Entry,
+    ForkedAt,
+    Policy,
+    Role,
+    Talk,
+    cut,
+    short,
+    size,
+)
+from pidurable_nb.lab.scene.rows import SHORT, Known, said, standing, state_of, value_text
 from pidurable_nb.records.document import ConversationScope
 from pidurable_nb.records.message import ToolCall, calls_of, role_of, text_of
 from pidurable_nb.records.task import TaskRecord
@@ -21,6 +34,8 @@ from pidurable_nb.records.transcript import EntryRecord
 WINDOW: Final = 60
 """Entries of a window, unless more are asked for."""
 MOST_CONVERSATIONS: Final = 200
+MOST_ARGUMENTS: Final = 500
+"""Characters of the arguments of one call."""
 _ROLES: Final[Mapping[str, Role]] = {
     "pi.user": "user", "pi.assistant": "assistant", "pi.tool-result": "tool", "pi.reset": "head",
     "pi.compaction": "head", "pi.system": "system",
@@ -56,14 +71,23 @@ def window_of(facts: Facts, known: Known, conversation: int | None, start: int |
     total = facts.total(here)
     begin = max(total - count, 0) if start is None else min(max(start, 0), total)
     found = tuple(facts.window(here, begin, max(count, 0)))
-    reader = _Reader(facts, known, here)
+    reader = Reader(facts, known, here)
     rows = [reader.row(kept.entry, kept.commit_seq) for kept in found]
     if begin + len(found) >= total and (partial := reader.partial()) is not None:
         rows.append(partial)
     return Entries(conversation=here, start=begin, total=total, rows=tuple(rows))
 
 
-class _Reader:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTexts:
+    """What a call says, whole: what it was given, what is stored of its answer, and what was given and never stored."""
+
+    arguments: str
+    output: str
+    lost: str
+
+
+class Reader:
     """Tells the entries of one conversation."""
 
     def __init__(self, facts: Facts, known: Known, conversation: ConversationId) -> None:
@@ -75,35 +99,29 @@ class _Reader:
         for record in facts.conversations.values():
             if record.parent is not None:
                 self._forks.setdefault(record.parent.at, []).append(record.id)
-        self._placed = {entry_of(s): s.id for s in facts.submissions.values() if entry_of(s) is not None}
-        self._calls: dict[tuple[int, str], TaskId] = {}
-        for task in facts.tasks.values():
-            match task.input:
-                case {"assistant": int(assistant), "callId": str(call)}:
-                    self._calls[assistant, call] = task.id
-                case _:
-                    pass
 
     def row(self, entry: EntryRecord, seq: int) -> Entry:
         message = entry.model[0] if entry.model else None
         role = _ROLES.get(entry.kind)
         other: Role = "user" if message is not None and role_of(message) == "user" else "other"
+        text = said(entry)
         return Entry(
             id=entry.id,
             conversation=entry.conversation,
             role=role if role is not None else other,
             kind=short(entry.kind, SHORT),
             state=state_of(entry),
-            text=cut(said(entry)),
+            text=cut(text),
             old=entry.id < self._begins,
             new=f"entries/{entry.id}" in self._known.new,
             task=entry.by_task,
-            submission=self._placed.get(entry.id),
+            submission=self._facts.submission_at(entry.id),
             forks=tuple(self._forks.get(entry.id, ())),
             commit=seq,
             calls=tuple(self._call(entry, call) for call in calls_of(message)[:100])
             if message is not None and entry.kind == "pi.assistant"
             else (),
+            size=size(text),
         )
 
     def partial(self) -> Entry | None:
@@ -111,30 +129,41 @@ class _Reader:
         found = self._facts.document(self._conversation, live.LIVE.kind)
         match found:
             case (id, {"generation": {"message": Mapping() as message}}):
-                run = self._facts.run(self._conversation)
+                run, text = self._facts.run(self._conversation), text_of(message)
                 return Entry(
                     id=-id, conversation=self._conversation, role="assistant", kind="pi.live", state="partial",
-                    text=cut(text_of(message)), old=False, new=f"documents/{id}" in self._known.new,
+                    text=cut(text), size=size(text), old=False, new=f"documents/{id}" in self._known.new,
                     task=run.task if run is not None else None, submission=None, forks=(), commit=None, calls=(),
                 )  # fmt: skip
             case _:
                 return None
 
     def _call(self, entry: EntryRecord, call: ToolCall) -> CallRow:
-        facts, known = self._facts, self._known
-        task = facts.tasks.get(self._calls.get((entry.id, call.id), TaskId(-1)))
-        result = facts.results.get(task.id) if task is not None else None
-        kept = facts.entry(result) if result is not None else None
-        output = said(kept.entry) if kept is not None else self._shown(task)
+        known, texts = self._known, self.texts(entry, call)
+        task = self._facts.task_of_call(entry.id, call.id)
         return CallRow(
             id=short(call.id, SHORT),
             name=short(call.name, SHORT),
-            arguments=cut(", ".join(f"{name}: {value_text(value)}" for name, value in call.arguments.items()), 500),
+            arguments=cut(texts.arguments, MOST_ARGUMENTS),
             policy=known.policies.get(task.id) if task is not None else None,
             task=task.id if task is not None else None,
             status=standing(task) if task is not None else "never begun",
-            output=cut(output),
-            lost=cut(known.lost.get(task.id, "")) if task is not None and not _whole(kept) else "",
+            output=cut(texts.output),
+            lost=cut(texts.lost),
+            sizes=CallSizes(
+                arguments=size(texts.arguments, MOST_ARGUMENTS), output=size(texts.output), lost=size(texts.lost)
+            ),
+        )
+
+    def texts(self, entry: EntryRecord, call: ToolCall) -> CallTexts:
+        """What a call of that entry says, whole."""
+        task = self._facts.task_of_call(entry.id, call.id)
+        result = self._facts.results.get(task.id) if task is not None else None
+        kept = self._facts.entry(result) if result is not None else None
+        return CallTexts(
+            arguments=", ".join(f"{name}: {value_text(value)}" for name, value in call.arguments.items()),
+            output=said(kept.entry) if kept is not None else self._shown(task),
+            lost=self._known.lost.get(task.id, "") if task is not None and not _whole(kept) else "",
         )
 
     def _shown(self, task: TaskRecord | None) -> str:

@@ -18,8 +18,10 @@ from pidurable_nb.engine.submissions import decide_submissions
 from pidurable_nb.ids import ConversationId, DocumentId, Json, JsonObject, SubmissionId, TaskId
 from pidurable_nb.lab.scene.effects import Seen, effects_of
 from pidurable_nb.lab.scene.facts import Base, Facts, Patch
-from pidurable_nb.lab.scene.parts import Entries, Move, PhaseEdge, short
-from pidurable_nb.lab.scene.rows import Known, label_of, moved, proven, submissions_of, tasks_of
+from pidurable_nb.lab.scene.graph import Drawing, Graph
+from pidurable_nb.lab.scene.parts import Entries, Move, PhaseEdge, Task, short
+from pidurable_nb.lab.scene.reading import NothingThere, Of, OfRow, there, whole
+from pidurable_nb.lab.scene.rows import Known, label_of, moved, proven, submissions_of, task_of, tasks_of
 from pidurable_nb.lab.scene.scene import Scene, StepShown, TableRow, Totals
 from pidurable_nb.lab.scene.timeline import past_after, past_of_file, timeline
 from pidurable_nb.lab.scene.transcript import WINDOW, talks_of, window_of
@@ -78,6 +80,8 @@ class Watching:
         self._new_memos: set[tuple[TaskId, str]] = set()
         self._policies: dict[TaskId, str] = {}
         self._shown: ConversationId | None = None
+        self._known = Known()
+        self._drawing = Drawing()
         self._begin(base)
 
     def _begin(self, base: Base) -> None:
@@ -176,10 +180,26 @@ class Watching:
         """A window of a transcript as it is now."""
         return window_of(self.facts(), Known(policies=self._policies), conversation, start, count)
 
+    def text(self, of: Of) -> str:
+        """A text that a scene shows cut, whole, as it is now. Raises NothingThere."""
+        if isinstance(of, OfRow):
+            raise NothingThere("there are no steps here, so none changed a row")
+        return whole(self.facts(), Known(policies=self._policies, memos=self._memos), of)
+
+    def graph(self) -> Graph:
+        """All tasks as a picture, as they are now."""
+        return self._drawing.of(self.facts())
+
+    def task(self, id: int) -> Task:
+        """One task as it is now, with the verdict that it had in the newest scene. Raises NothingThere."""
+        facts = self.facts()
+        return task_of(facts, self._known, there(facts, id))
+
     def scene(self, alive: Alive, shown: Shown) -> Scene:
         """Everything as it is now. What is new is what changed since the scene before."""
         facts = self.facts()
         table, known = self._decided(facts, alive)
+        self._known = replace(known, new=frozenset(), new_memos=frozenset())
         self._fresh.clear()
         self._new_memos.clear()
         cols, bars = timeline(self.past, (), 0)

@@ -6,12 +6,14 @@ Present tense, no ids, at most 90 characters, and three words for the outside. N
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from pidurable_nb.engine.rows import LONGEST, number
 from pidurable_nb.lab.point import Point
 from pidurable_nb.lab.scene.parts import short
 from pidurable_nb.lab.scene.scene import Law, Outside
+from pidurable_nb.records import task as stored
+from pidurable_nb.records.task import TaskRecord
 
 OUTSIDE_WORDS: Final[Mapping[Outside, str]] = {"none": "nothing", "again": "can happen again", "unknown": "unknown"}
 
@@ -72,10 +74,31 @@ def many(count: int, one: str) -> str:
 # --- Where a life ends ------------------------------------------------------------------------------------------------
 
 
-def died_at(point: Point, what: str) -> str:
-    """How a death at a point is told. `what` names what the task does there."""
+def died_in(name: str, record: TaskRecord) -> str:
+    """Where a life died, for a title, by what is stored of its task: a life is not inside of what has ended."""
+    match record.state:
+        case stored.Pending():
+            return f"before {name} {'begins' if record.started_at_ms is None else 'goes on'}"
+        case stored.Running():
+            return f"inside {name}"
+        case stored.Waiting():
+            return f"while {name} waits"
+        case stored.Sleeping():
+            return f"while {name} sleeps"
+        case stored.Completing():
+            return f"after {name} was decided"
+        case stored.Terminal():
+            return f"after {name} ended"
+        case never:
+            assert_never(never)
+
+
+def died_at(point: Point, what: str, *, asked: bool = False) -> str:
+    """How a death at a point is told. `what` names what the task does there; `asked`: the effect was begun."""
     before = point.edge == "before"
     match point.what:
+        case "effect" if before and asked:
+            return sentence("The process dies while the outside is asked: {}.", what)
         case "effect" if before:
             return sentence("The process dies before the outside is asked: {}.", what)
         case "effect":

@@ -16,7 +16,9 @@ from pidurable_nb.engine.definition import TaskDefinition
 from pidurable_nb.errors import StoreBusy
 from pidurable_nb.lab.program import Program
 from pidurable_nb.lab.scene.facts import KEPT, Base
-from pidurable_nb.lab.scene.parts import Entries, PhaseEdge
+from pidurable_nb.lab.scene.graph import Graph
+from pidurable_nb.lab.scene.parts import Entries, PhaseEdge, Task
+from pidurable_nb.lab.scene.reading import Of, Passage, found_in, passage
 from pidurable_nb.lab.scene.scene import PointRow, Scene
 from pidurable_nb.lab.scene.source import CannotDo
 from pidurable_nb.lab.scene.stage import edges_of
@@ -158,6 +160,26 @@ class LiveSource:
         self._catch_up()
         self._looked = conversation
         return self._watching.entries(conversation, start, min(count, 200))
+
+    def text(self, of: Of, start: int, count: int) -> Passage:
+        """A page of a text that is shown cut, as it is now. Raises NothingThere."""
+        self._catch_up()
+        return passage(self._watching.text(of), start, count)
+
+    def find(self, of: Of, what: str, start: int) -> int | None:
+        """Where `what` stands next in such a text, from `start`; None where it does not. Raises NothingThere."""
+        self._catch_up()
+        return found_in(self._watching.text(of), what, start)
+
+    def graph(self) -> Graph:
+        """All tasks as a picture, as they are now."""
+        self._catch_up()
+        return self._watching.graph()
+
+    def task(self, id: int) -> Task:
+        """One task as it is now, whether the scene lists it or not. Raises NothingThere."""
+        self._catch_up()
+        return self._watching.task(id)
 
     def points(self) -> tuple[PointRow, ...]:
         """None: what lives is not made to die."""

@@ -6,11 +6,12 @@ For a terminal, a screen reader and a diff: the sentence first, commands last. N
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pidurable_nb.lab.scene.parts import Col, Task
 from pidurable_nb.lab.scene.scene import Outside, Scene, StepShown
+from pidurable_nb.notebook.labview.part import Part, wants
 from pidurable_nb.notebook.labview.words import (
     AGREEMENTS,
     OUTSIDE,
@@ -18,9 +19,13 @@ from pidurable_nb.notebook.labview.words import (
     counted,
     crash_of,
     crash_row,
+    fork_word,
     headline,
+    is_cut,
     layers_of,
+    read_whole,
     role_of,
+    size_of,
     state_of,
     sub_of,
     where,
@@ -30,19 +35,30 @@ from pidurable_nb.store.visible import columns, fitted, visible
 WIDTH: Final = 80
 MOST: Final = 12
 """Rows of one list."""
+LAST: Final = 5
+"""Moves of a task, and effects, that stand on one line: the newest."""
+CUT: Final = 80
+"""Characters of a text that is surely longer than its line."""
 _SIGNS: Final[Mapping[Outside, str]] = {"none": "-", "again": ">", "unknown": "?"}
 _ASCII: Final = str.maketrans(
     {"→": "->", "·": ",", "–": "-", "…": "...", "’": "'", "“": '"', "”": '"', "−": "-", "✕": "X"}
 )
 
 
-def plain(scene: Scene) -> str:
-    """The scene as text: no line is wider than 80 columns, and no character in it acts."""
+def plain(scene: Scene, parts: Collection[Part] = ()) -> str:
+    """The scene as text, or some parts of it: no line is wider than 80 columns, and no character in it acts."""
     step = scene.step
     blocks = [list(_head(scene)), _wrapped(headline(scene), " ")]
-    if not scene.words:
+    if not scene.words and wants(parts, "step"):
         blocks += [list(_outcome(step)), list(_choice(step)), list(_why(step)), list(_table(step)), list(_rows(step))]
-    blocks += [list(_time(scene)), list(_said(scene)), list(_facts(scene)), list(_once(scene)), list(_next(scene))]
+    blocks += [list(_time(scene))] if wants(parts, "timeline") else []
+    blocks += [list(_said(scene))] if wants(parts, "transcript") else []
+    blocks += [list(_forks(scene))] if "forks" in parts or (not parts and len(scene.conversations) > 1) else []
+    blocks += [list(_tasks(scene))] if wants(parts, "tasks", "memos") else []
+    blocks += [list(_subs(scene))] if wants(parts, "inbox") else []
+    blocks += [list(_once(scene))] if wants(parts, "effects") else []
+    blocks += [list(_points(scene))] if "points" in parts else []
+    blocks += [list(_next(scene))]
     return "\n".join(line for block in blocks if block for line in [*block, ""]).rstrip()
 
 
@@ -51,16 +67,22 @@ def _text(text: str) -> str:
     return visible(text.replace(" · ", ", ").translate(_ASCII))
 
 
+def _cut(text: str, width: int) -> str:
+    """Text in at most `width` columns; what was cut leaves two dots, which end no sentence."""
+    shown = _text(text)
+    return shown if columns(shown) <= width else fitted(shown, width - 1).removesuffix("…") + ".."
+
+
 def _line(text: str) -> str:
     """One line, no wider than the page."""
-    return fitted(_text(text), WIDTH - 2).replace("…", "..").rstrip()
+    return _cut(text, WIDTH - 1).rstrip()
 
 
 def _wrapped(text: str, indent: str, *, most: int = 6) -> list[str]:
     shown = textwrap.wrap(
         _text(text), WIDTH - 1, initial_indent=indent, subsequent_indent=indent, max_lines=most, placeholder=" ..."
     )
-    return [fitted(line, WIDTH - 1).replace("…", "..") for line in shown]
+    return [_cut(line, WIDTH - 1) for line in shown]
 
 
 def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
@@ -77,7 +99,7 @@ def _some(lines: Sequence[str], total: int = 0, most: int = MOST) -> list[str]:
 
 def _cell(text: str, width: int) -> str:
     """Text in exactly `width` columns."""
-    shown = fitted(_text(text), width).replace("…", ".")
+    shown = _cut(text, width)
     return shown + " " * (width - columns(shown))
 
 
@@ -90,7 +112,7 @@ def _head(scene: Scene) -> Iterator[str]:
     yield _line(f"{scene.store}   {scene.how or ''}; {walked}".replace("   ;", "  "))
     if not scene.words:
         outside = f"outside: {_SIGNS[step.outside]} {OUTSIDE[step.outside]}"
-        yield _line(f"{_cell(where(scene), 18)}{_cell(f'{step.verb.upper()}   {step.title}', 34)} {outside}")
+        yield _line(f"{_cell(where(scene), 18)}{_cell(f'{step.verb.upper()}   {step.title}', 32)} {outside}")
 
 
 def _outcome(step: StepShown) -> Iterator[str]:
@@ -137,7 +159,7 @@ def _rows(step: StepShown) -> Iterator[str]:
     lines = []
     for one in step.diff:
         arrow = " -> " if one.before and one.after else ""
-        lines.append(f"{one.sign}  {_cell(one.row, 20)} {fitted(_text(one.before), 22)}{arrow}{one.after}")
+        lines.append(f"{one.sign}  {_cell(one.row, 20)} {_cut(one.before, 22)}{arrow}{one.after}")
     yield from _labelled("rows", _some(lines))
 
 
@@ -171,8 +193,8 @@ def _column(col: Col) -> str:
 
 
 def _bars(scene: Scene) -> str:
-    parts = [f"{_text(bar.label)}{' (cut)' if bar.cut else ''}" for bar in scene.bars[-6:]]
-    return f"effects: {', '.join(parts)}"
+    parts = [f"{_text(bar.label)}{' (cut)' if bar.cut else ''}" for bar in scene.bars[-LAST:]]
+    return f"effects: {'.. ' if len(scene.bars) > LAST else ''}{', '.join(parts)}"
 
 
 def _said(scene: Scene) -> Iterator[str]:
@@ -184,8 +206,10 @@ def _said(scene: Scene) -> Iterator[str]:
         if n == line:
             lines.append("X  killed here")
         name = str(entry.id) if entry.id >= 0 else "live"
-        calls = ", ".join(f"{call.name}({call.arguments})" for call in entry.calls[:3])
-        text = " ".join(part for part in (entry.text, f"calls {calls}" if calls else "") if part)
+        called = [f"{call.name}({call.arguments})" for call in entry.calls[:3]]
+        calls = ", ".join([*called, *([f"and {len(entry.calls) - 3} more"] if len(entry.calls) > 3 else [])])
+        size = f"({size_of(entry):,} characters)" if size_of(entry) > CUT else ""
+        text = " ".join(part for part in (size, entry.text, f"calls {calls}" if calls else "") if part)
         lines.append(f"{_cell(name, 6)} {_cell(role_of(entry, names), 22)} {text}")
     if line == len(rows) and rows and crash is not None:
         lines.append("X  killed here")
@@ -194,29 +218,53 @@ def _said(scene: Scene) -> Iterator[str]:
     yield from _labelled("talk", [*([f"{before:,} before"] if before else []), *shown])
 
 
-def _facts(scene: Scene) -> Iterator[str]:
+def _tasks(scene: Scene) -> Iterator[str]:
     shown = {id for id in (scene.step.task,) if id is not None}
     lines = []
     for task in sorted(scene.tasks, key=lambda one: (one.state == "terminal", one.id not in shown, one.id)):
         mark = ">" if task.id in shown else " "
         will = f"will {task.verdict}" if task.verdict else f"{task.done}, done" if task.done else ""
         lines.append(
-            f"{mark}{_cell(str(task.id), 6)} {_cell(task.name or task.kind, 16)} {_cell(state_of(task), 22)} {will}"
+            f"{mark}{_cell(str(task.id), 6)} {_cell(task.name or task.kind, 16)} {_cell(state_of(task), 24)} {will}"
         )
         lines += _more(task)
     yield from _labelled("tasks", _some(lines, len(lines) + scene.totals.tasks - len(scene.tasks), most=2 * MOST))
+
+
+def _subs(scene: Scene) -> Iterator[str]:
     subs = [
         f"{_cell(str(sub.id), 6)} {_cell(sub.request_id or sub.type, 16)} {sub_of(sub)}" for sub in scene.submissions
     ]
     yield from _labelled("subs", _some(subs, scene.totals.submissions))
 
 
+def _forks(scene: Scene) -> Iterator[str]:
+    """The conversations, and what forks have of the documents."""
+    lines = []
+    for talk in scene.conversations:
+        fork = f"fork of {talk.parent.conversation} behind {talk.parent.at}" if talk.parent is not None else "root"
+        lines.append(f"{_cell(str(talk.id), 6)} {_cell(fork, 30)} {talk.total:,} entries")
+        if talk.parent is not None:
+            has = [f"{one.kind} {fork_word(one, talk.parent)}" for one in talk.policies if one.fork is not None]
+            lines += [f"       {line}" for line in _wrapped(", ".join(has), "", most=3)] if has else []
+    yield from _labelled("forks", _some(lines, most=2 * MOST))
+
+
+def _points(scene: Scene) -> Iterator[str]:
+    """Where the scenario can be made to die."""
+    lines = [f"{'x' if one.armed else ' '} {_cell(one.point, 44)} {one.text}" for one in scene.points]
+    yield from _labelled("points", _some(lines, most=200))
+
+
 def _more(task: Task) -> Iterator[str]:
     if task.path:
-        moves = "".join(f" {'X' if move.crash else '->'} {move.to}" for move in task.path[-6:])
-        yield f"        {task.path[-6:][0].from_}{moves}"
+        shown = task.path[-LAST:]
+        moves = "".join(f" {'X' if move.crash else '->'} {move.to}" for move in shown)
+        yield f"        {'.. ' if len(task.path) > LAST else ''}{shown[0].from_}{moves}"
     for memo in task.memos[:3]:
-        yield f"        memo {fitted(_text(memo.name), 24)} = {memo.value}"
+        yield f"        memo {_cut(memo.name, 24)} = {memo.value}"
+    if len(task.memos) > 3:
+        yield f"        and {len(task.memos) - 3} more memos"
 
 
 def _once(scene: Scene) -> Iterator[str]:
@@ -238,4 +286,6 @@ def _next(scene: Scene) -> Iterator[str]:
         yield _line(f"next   {scene.next}")
     elif scene.watched is not None and not scene.words:
         yield _line(f"next   none: {scene.watched}")
+    if is_cut(scene, CUT):
+        yield _line(f"whole  {read_whole(scene)}")
     yield _line(f"show   {again(scene)}")

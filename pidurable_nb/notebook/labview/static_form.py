@@ -6,13 +6,14 @@ scene is foreign, and escaped here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pidurable_nb.lab.scene.parts import Effect, Entry, StoreMark, Task
-from pidurable_nb.lab.scene.scene import Outside, Scene, StepShown
+from pidurable_nb.lab.scene.parts import Effect, Entry, StoreMark, Talk, Task
+from pidurable_nb.lab.scene.scene import Outside, PointRow, Scene, StepShown
 from pidurable_nb.notebook.labview.figure import LEGEND, figure
+from pidurable_nb.notebook.labview.part import Part, wants
 from pidurable_nb.notebook.labview.words import (
     AGREEMENTS,
     OUTSIDE,
@@ -20,8 +21,11 @@ from pidurable_nb.notebook.labview.words import (
     counted,
     crash_of,
     crash_row,
+    fork_word,
     headline,
+    is_cut,
     layers_of,
+    read_whole,
     role_of,
     state_of,
     sub_of,
@@ -47,36 +51,43 @@ ROOMS: Final = (Room(60, 240), Room(40, 160), Room(24, 100), Room(12, 60), Room(
 """Tried from the roomiest on."""
 
 
-def static_form(scene: Scene) -> str:
-    """The scene as markup, in at most `LONGEST` bytes: what does not fit is counted instead of shown."""
+def static_form(scene: Scene, parts: Collection[Part] = ()) -> str:
+    """The scene as markup, or some parts of it, in at most `LONGEST` bytes: what does not fit is counted instead."""
     for room in ROOMS:
-        shown = _form(scene, room)
+        shown = _form(scene, room, parts)
         if len(shown.encode()) <= LONGEST:
             return shown
-    return _head(scene) + _again(scene)
+    return _head(scene) + _again(scene, ROOMS[-1])
 
 
-def _form(scene: Scene, room: Room) -> str:
-    return "".join(
-        [
-            _head(scene),
-            figure(scene),
-            f"<p>{quiet(LEGEND)}</p>" if scene.timeline else "",
-            _forecast(scene, room) if scene.step.table is not None else _steps(scene, room),
-            "" if scene.words else _step(scene.step, room),
-            _listed("Did it happen once?", [_effect(one, room) for one in scene.effects], room),
-            _listed(_transcript_name(scene), list(_entries(scene, room)), room, newest=True),
-            _listed("Tasks and memos", [_task(one, room) for one in scene.tasks], room, total=scene.totals.tasks),
-            _listed("Submissions", list(_subs(scene, room)), room, total=scene.totals.submissions),
-            _again(scene),
-        ]
-    )
+def _form(scene: Scene, room: Room, parts: Collection[Part]) -> str:
+    shown = [_head(scene)]
+    if wants(parts, "timeline"):
+        shown += [figure(scene), f"<p>{quiet(LEGEND)}</p>" if scene.timeline else ""]
+    if wants(parts, "step"):
+        shown.append(_forecast(scene, room) if scene.step.table is not None else _steps(scene, room))
+        shown.append("" if scene.words else _step(scene.step, room))
+    if wants(parts, "effects"):
+        shown.append(_listed("Did it happen once?", [_effect(one, room) for one in scene.effects], room))
+    if wants(parts, "transcript"):
+        shown.append(_listed(_transcript_name(scene), list(_entries(scene, room)), room, newest=True))
+    if "forks" in parts or (not parts and len(scene.conversations) > 1):
+        shown.append(_listed("Conversations", [_talk(one, room) for one in scene.conversations], room))
+    if wants(parts, "tasks", "memos"):
+        total = scene.totals.tasks
+        shown.append(_listed("Tasks and memos", [_task(one, room) for one in scene.tasks], room, total=total))
+    if wants(parts, "inbox"):
+        shown.append(_listed("Submissions", list(_subs(scene, room)), room, total=scene.totals.submissions))
+    if "points" in parts:
+        shown.append(_listed("Where it can be made to die", [_point(one, room) for one in scene.points], room))
+    return "".join([*shown, _again(scene, room)])
 
 
-def _again(scene: Scene) -> str:
+def _again(scene: Scene, room: Room) -> str:
     command = f"{code('%load_ext pidurable_nb')}{quiet(', then ')}{code(cut(again(scene), 200))}"
     offer = "Saved view. To watch it yourself: " if scene.watched else "Saved view. To step it yourself: "
-    return f"<p>{quiet(esc(offer))}{command}{quiet('.')}</p>"
+    whole = f" {quiet('What is cut, whole: ')}{code(cut(read_whole(scene), 200))}" if is_cut(scene, room.text) else ""
+    return f"<p>{quiet(esc(offer))}{command}{quiet('.')}{whole}</p>"
 
 
 def _listed(name: str, markup: Sequence[str], room: Room, *, newest: bool = False, total: int = 0) -> str:
@@ -223,10 +234,11 @@ def _entry(entry: Entry, names: dict[int, str], room: Room) -> str:
     role = bdi(cut(role_of(entry, names), 80))
     if entry.state in ("interrupted", "failed"):
         role = toned("int", cut(role_of(entry, names), 80))
-    said = bdi(cut(entry.text, room.text))
+    said = bdi(cut(entry.text, room.text, size=entry.size))
     forks = f" {quiet('(forked here to ' + ', '.join(str(id) for id in entry.forks[:5]) + ')')}" if entry.forks else ""
     calls = "; ".join(
-        f"{cut(call.name, 40)}({cut(call.arguments, room.text)})" + (f", {call.policy}" if call.policy else "")
+        f"{cut(call.name, 40)}({cut(call.arguments, room.text, size=call.sizes.arguments)})"
+        + (f", {call.policy}" if call.policy else "")
         for call in entry.calls[:6]
     )
     name = "" if entry.id < 0 else f"{entry.id} "
@@ -243,7 +255,7 @@ def _task(task: Task, room: Room) -> str:
     owner = f", owned by {task.owner}" if task.owner is not None else ""
     name = f"{code(str(task.id))} {bdi(cut(task.kind, 60))} {bdi(cut(task.name, 60)) if task.name != task.kind else ''}"
     memos = "".join(
-        f"; memo {code(cut(memo.name, 40))} = {code(cut(memo.value, 80))}"
+        f"; memo {code(cut(memo.name, 40))} = {code(cut(memo.value, 80, size=memo.size))}"
         + (f", {bdi(cut(memo.by, 60))}" if memo.by else "")
         + "".join(
             f"; {code(cut(lost.value, 60))} lost{', ' + bdi(cut(lost.by, 40)) if lost.by else ''}"
@@ -260,3 +272,18 @@ def _subs(scene: Scene, room: Room) -> Iterator[str]:
         verdict = f", verdict {sub.verdict}" if sub.verdict else ""
         said = quiet(bdi(cut(sub.text, room.text)))
         yield f"submission {sub.id}{bdi(name)}: <b>{bdi(sub_of(sub))}</b>{esc(verdict)} {said}"
+
+
+def _talk(talk: Talk, room: Room) -> str:
+    """A conversation, and what became of its documents where it is a fork."""
+    name = f"<b>conversation {talk.id}</b>, {talk.total:,} entries"
+    if talk.parent is None:
+        return name
+    policies = ", ".join(f"{one.kind} {fork_word(one, talk.parent)}" for one in talk.policies if one.fork is not None)
+    documents = f" {quiet(bdi(cut(policies, 2 * room.text)))}" if policies else ""
+    return f"{name}: fork of {talk.parent.conversation} behind entry {talk.parent.at}; no task is copied{documents}"
+
+
+def _point(point: PointRow, room: Room) -> str:
+    armed = f" <b>{esc('armed')}</b>" if point.armed else ""
+    return f"{code(cut(point.point, 120))} {bdi(cut(point.text, room.text))}{armed}"

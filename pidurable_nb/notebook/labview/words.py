@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pidurable_nb.lab.scene.parts import Col, Effect, Entry, Layer, Sub, Task
+from pidurable_nb.lab.scene.parts import Col, Effect, Entry, ForkedAt, Layer, Policy, Sub, Task
 from pidurable_nb.lab.scene.scene import Agreement, Outside, Scene
 
 OUTSIDE: Final[Mapping[Outside, str]] = {"none": "nothing happens", "again": "can happen again", "unknown": "unknown"}
@@ -42,6 +42,26 @@ def where(scene: Scene) -> str:
 def again(scene: Scene) -> str:
     """The command that shows this again."""
     return "%pi lab" if scene.watched is not None else f"%pi lab {scene.scenario or scene.store}"
+
+
+def size_of(entry: Entry) -> int:
+    """How long the text of an entry is."""
+    return entry.size or len(entry.text)
+
+
+def is_cut(scene: Scene, most: int) -> bool:
+    """Whether an entry says more than `most` characters, or a call of one does."""
+    calls = (call for row in scene.entries.rows for call in row.calls)
+    return any(size_of(row) > most for row in scene.entries.rows) or any(
+        max(len(call.arguments), len(call.output), len(call.lost)) > most for call in calls
+    )
+
+
+def read_whole(scene: Scene) -> str:
+    """How to read what is cut: a command, where the store is a file that has a name."""
+    if scene.scenario is not None:
+        return "what is cut is read in the live lab"
+    return "%pi entry ID" if scene.watched is not None else f"%pi entry {scene.store} ID"
 
 
 def verb_of(col: Col) -> str:
@@ -107,3 +127,8 @@ def role_of(entry: Entry, names: Mapping[int, str]) -> str:
         name = names.get(entry.task) if entry.task is not None else None
         word = f"result of {name}" if name else "tool result"
     return word if entry.state == "whole" else f"{word}, {entry.state}"
+
+
+def fork_word(policy: Policy, at: ForkedAt) -> str:
+    """What a fork has of a document."""
+    return f"as of {at.at}" if policy.fork == "as_of" else policy.fork or ""

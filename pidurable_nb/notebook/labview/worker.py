@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
+from pidurable_nb.lab.scene.parts import as_json
 from pidurable_nb.notebook.labview.pace import Pace
+from pidurable_nb.notebook.labview.questions import BadMessage, number_of, sought_in, text_in, word_of
 from pidurable_nb.store.visible import visible
 
 if TYPE_CHECKING:
@@ -26,12 +28,10 @@ V = TypeVar("V")
 MOST_ENTRIES: Final = 500
 """Entries that one message may ask for."""
 MOST_POINTS: Final = 9
+READS: Final = ("entries", "text", "find", "graph", "task")
+"""What changes nothing, and is answered by itself."""
 CLOSE_S: Final = 10.0
 """How long somebody who closes a lab waits for the step that it is in."""
-
-
-class BadMessage(PidurableError, ValueError):
-    """A message that no page of this version sends; the text says which part of it."""
 
 
 class Worker:
@@ -141,9 +141,8 @@ class Worker:
 
     def _answer(self, source: SceneSource, message: Mapping[object, object], answer: JsonObject) -> None:
         try:
-            if message.get("do") == "entries":
-                found: JsonObject = {"entries": _entries(source, message)}
-            else:
+            found = _read(source, message)
+            if found is None:
                 self._say({"busy": True})
                 self._show(_press(source, message))
                 found = {"ok": True}
@@ -153,7 +152,7 @@ class Worker:
             self._waiting -= 1
             idle = not self._waiting
         self._say({**answer, **found})
-        if idle and message.get("do") != "entries":
+        if idle and message.get("do") not in READS:
             self._say({"busy": False})
 
 
@@ -161,8 +160,26 @@ def _look(source: SceneSource) -> None:
     """Nothing is to be done, but there is news: see when it is due."""
 
 
+def _read(source: SceneSource, message: Mapping[object, object]) -> JsonObject | None:
+    """The answer to a question that changes nothing; None for a press."""
+    match message.get("do"):
+        case "entries":
+            return {"entries": _entries(source, message)}
+        case "text":
+            start, count = number_of(message, "start"), number_of(message, "count")
+            return {"text": source.text(text_in(message), start, count).to_json()}
+        case "find":
+            return {"found": source.find(text_in(message), sought_in(message), number_of(message, "from"))}
+        case "graph":
+            return {"graph": source.graph().to_json()}
+        case "task":
+            return {"task": as_json(source.task(number_of(message, "task")))}
+        case _:
+            return None
+
+
 def _entries(source: SceneSource, message: Mapping[object, object]) -> Json:
-    conversation, start, count = (_number(message, name) for name in ("conversation", "start", "count"))
+    conversation, start, count = (number_of(message, name) for name in ("conversation", "start", "count"))
     return source.entries(conversation, max(0, start), max(0, min(count, MOST_ENTRIES))).to_json()
 
 
@@ -175,29 +192,16 @@ def _press(source: SceneSource, message: Mapping[object, object]) -> Scene:
         case "finish":
             return source.finish()
         case "goto":
-            return source.goto(_number(message, "position"))
+            return source.goto(number_of(message, "position"))
         case "choose":
-            return source.choose(_word(message.get("option"), "option"))
+            return source.choose(word_of(message.get("option"), "option"))
         case "run":
             points = message.get("points")
             if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
                 raise BadMessage(f"points: 1 to {MOST_POINTS} names of points are needed, not {points!r:.60}")
-            return source.run([_word(one, "points") for one in points], _word(message.get("kind"), "kind"))
+            return source.run([word_of(one, "points") for one in points], word_of(message.get("kind"), "kind"))
         case other:
             raise BadMessage(f"do: {other!r:.60} is nothing that a lab does")
-
-
-def _number(message: Mapping[object, object], name: str) -> int:
-    value = message.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadMessage(f"{name}: a whole number is needed, not {value!r:.60}")
-    return value
-
-
-def _word(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise BadMessage(f"{name}: a text is needed, not {value!r:.60}")
-    return value
 
 
 def said(error: Exception) -> str:

@@ -18,13 +18,13 @@ from IPython.core.error import UsageError
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.notebook.at_hand import desk_at_hand
-from pidurable_nb.notebook.both_forms import publish_both
+from pidurable_nb.notebook.both_forms import need_page, publish_both
 from pidurable_nb.notebook.desk import usage_of
 from pidurable_nb.notebook.host import HostEnded
 from pidurable_nb.notebook.study.beliefs import BELIEFS, known
 from pidurable_nb.notebook.study.forms import Asked, PredictionView, RevealView, page_of, said
 from pidurable_nb.notebook.study.scores import LEAST, Answer
-from pidurable_nb.notebook.study.study import Kept, Study
+from pidurable_nb.notebook.study.study import Kept, NotLocked, Study
 from pidurable_nb.store.visible import visible
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def predict(
     """
     desk = desk_at_hand("predict")
     asked = _asked(desk.shell, id, question, choices, seed, belief)
-    made = Question(asked, Study(desk.host), desk.shell)
+    made = Question(asked, Study(desk.host))
     if (choose is None) != (confidence is None):
         raise UsageError("predict: choose= and confidence= go together, as in choose=1, confidence=0.8")
     if choose is not None and confidence is not None:
@@ -70,10 +70,9 @@ def predict(
 class Question:
     """A question in a cell. `lock` answers it, `require` insists on an answer, `reveal` says what happened."""
 
-    def __init__(self, asked: Asked, study: Study, shell: InteractiveShell) -> None:
+    def __init__(self, asked: Asked, study: Study) -> None:
         self.asked = asked
         self.study = study
-        self._shell = shell
         self._answer = self._look()
         self._pending: Future[Kept] | None = None
         self._widget: PredictWidget | None = None
@@ -113,14 +112,11 @@ class Question:
     def reveal(self, answer: int | str, because: str = "") -> RevealView:
         """Say what happened, beside what was predicted. The first reveal counts.
 
-        Durability: stored on return, behind a barrier (S1, E5). Raises UsageError while nothing is locked.
+        Durability: stored on return, behind a barrier (S1, E5). Raises UsageError while nothing is locked: then nothing
+        is revealed and nothing is stored.
         """
-        locked = self.locked
-        if locked is None:
-            raise UsageError(
-                f"predict first: {visible(self.asked.name)} is not locked yet, so there is nothing to compare with. "
-                "Lock an answer, then reveal"
-            )
+        if self.locked is None or not self._still_locked():
+            raise self._unlocked()
         happened = self.asked.choices[self._number(answer) - 1]
         _text(because, "because=")
         kept = self._written(self.study.reveal(self.asked.key, happened, because))
@@ -136,7 +132,9 @@ class Question:
         Durability: stored on return. Raises UsageError before the reveal, and for what is no belief.
         """
         answer = self.locked
-        if answer is None or answer.happened is None:
+        if answer is None or not self._still_locked():
+            raise self._unlocked()
+        if answer.happened is None:
             raise UsageError(f"reconcile: {visible(self.asked.name)} is not revealed yet; reveal it first")
         if not known(belief):
             raise UsageError(f"reconcile: {visible(repr(belief)[:80])} is none of {', '.join(BELIEFS)}")
@@ -168,12 +166,27 @@ class Question:
     def _written(self, work: Coroutine[None, None, Kept]) -> Kept:
         try:
             kept = self.study.host.call(work)
+        except NotLocked as error:
+            raise self._unlocked() from error
         except PidurableError as error:
             raise usage_of(error) from error
         except HostEnded as ended:
             raise UsageError(f"{ended}, and the cell of this prediction again") from ended
         self._answer = kept.answer
         return kept
+
+    def _still_locked(self) -> bool:
+        """Whether the store holds the answer now. It may have been removed since (`%pi study --reset`)."""
+        if self._look() is None:
+            self._answer = None
+            self._show(said(self.asked, None))
+        return self._answer is not None
+
+    def _unlocked(self) -> UsageError:
+        return UsageError(
+            f"predict first: {visible(self.asked.name)} is not locked yet, so nothing is revealed. Choose above and "
+            "press Lock, then run this cell again"
+        )
 
     def _look(self) -> Answer | None:
         try:
@@ -238,8 +251,7 @@ class Question:
         return self.view._repr_mimebundle_()
 
     def _ipython_display_(self) -> None:
-        if getattr(self._shell, "kernel", None) is None:
-            raise NotImplementedError("a terminal shows the saved form alone")  # IPython goes on to the bundle then
+        need_page()
         publish_both(self.widget().shown(), self.view._repr_mimebundle_(), live="pi-predict")
 
 

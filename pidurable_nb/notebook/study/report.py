@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
-
 from pidurable_nb.notebook.markup import View, aligned, bdi, code, cut, esc, more, quiet, table, toned
 from pidurable_nb.notebook.study.beliefs import BELIEFS
 from pidurable_nb.notebook.study.forms import NAMED, verdict
 from pidurable_nb.notebook.study.scores import GUESSING, SURE, Answer, Score, Scores, scores
-from pidurable_nb.notebook.tables import Table, frame
+from pidurable_nb.notebook.tables import Table, frame, moment, whole
 
 COLUMNS: Final = (
     "notebook", "id", "seed", "question", "predicted", "confidence", "happened", "right", "penalty", "beliefs",
@@ -54,7 +52,7 @@ class StudyView(View):
 
     @property
     def _rest(self) -> str:
-        return more(len(self._shown), len(self.answers), "earlier answers", "the data frame has them all")
+        return more(len(self._shown), len(self.answers), "earlier answers", whole())
 
     def html(self) -> str:
         parts = [f"<h2>{esc(self.headline)}</h2>"]
@@ -129,7 +127,7 @@ def study_table(answers: Sequence[Answer], path: Path, *, limit: int) -> Table:
 
 
 def _facts(answer: Answer) -> Mapping[str, object]:
-    at = None if answer.at_ms is None else pd.to_datetime(answer.at_ms, unit="ms", utc=True, errors="coerce")
+    at = None if answer.at_ms is None else moment(answer.at_ms)
     return {
         "notebook": answer.notebook, "id": answer.id, "seed": answer.seed, "question": answer.question,
         "predicted": answer.predicted, "confidence": answer.confidence, "happened": answer.happened,

@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeVar
 
 from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.harness import Harness
-from pidurable_nb.errors import NotAStore, StorageRequestError, StoreBusy, StoreOwned, StoreRefused
+from pidurable_nb.errors import NotAStore, PidurableError, StorageRequestError, StoreBusy, StoreOwned, StoreRefused
 from pidurable_nb.ids import ROOT, Json, JsonObject
 from pidurable_nb.notebook.host import Host
 from pidurable_nb.notebook.study.scores import Answer, Note
@@ -49,6 +49,10 @@ def study_path() -> Path:
     # A relative XDG_DATA_HOME is to be ignored: it would be another folder in every notebook.
     base = Path(data) if Path(data).is_absolute() else Path.home() / ".local" / "share"
     return base / "pidurable_nb" / "study.sqlite"
+
+
+class NotLocked(PidurableError):
+    """Nothing is predicted under this key, so nothing is revealed or noted: lock an answer first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class Study:
     async def reveal(self, key: str, happened: str, because: str) -> Kept:
         """Store what happened, once for a prediction: the first reveal counts.
 
-        Durability: stored on return, behind a barrier (E5). Raises as `lock`.
+        Durability: stored on return, behind a barrier (E5). Raises NotLocked, and as `lock`; nothing is stored then.
         """
         data: dict[str, Json] = {"key": key, "happened": happened, "because": because}
         request_id = key.replace("predict/", "reveal/", 1)
@@ -118,7 +122,7 @@ class Study:
     async def note(self, key: str, belief: str, sentence: str) -> Kept:
         """Store which belief led to a prediction. The same sentence twice is one entry.
 
-        Durability: stored on return, behind a barrier (E5). Raises as `lock`.
+        Durability: stored on return, behind a barrier (E5). Raises NotLocked, and as `lock`; nothing is stored then.
         """
         data: dict[str, Json] = {"key": key, "belief": belief, "sentence": sentence}
         digest = hashlib.sha256(f"{belief}\n{sentence}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -144,6 +148,9 @@ class Study:
 
     async def _keep(self, kind: Kind, key: str, data: JsonObject, text: str, *, request_id: str) -> Kept:
         async def write(root: Conversation) -> Kept:
+            # A reveal that came before its prediction would count as the first one, and be of none.
+            if kind != "study.prediction" and key not in await _answers(root):
+                raise NotLocked(f"{key.removeprefix('predict/')} is not locked yet; lock an answer, then do this again")
             submission = await root.write(kind, text=text, data=data, request_id=request_id)
             record = await submission.record()
             if not isinstance(record.state, Written):

@@ -20,6 +20,9 @@ export class Kernel {
     this.position = 0;
     this.alive = true;
     this.sent = [];
+    this.graph = null; // the picture of all tasks, as the kernel gives it
+    this.far = () => null; // a task that no scene lists, by its id
+    this.texts = {}; // what is asked for, as JSON -> the whole text
     this.heard = {"change:scene": new Set(), "msg:custom": new Set()};
     this.value = {scene: this.scene()};
   }
@@ -50,6 +53,15 @@ export class Kernel {
     else queueMicrotask(() => this.answer(message));
   }
 
+  read({of, start, count, what, from}) {
+    const whole = this.texts[JSON.stringify(of)];
+    if (whole === undefined) return {error: "there is no such text at this position"};
+    const chars = whole instanceof Array ? whole : [...whole];
+    if (what === undefined) return {text: {start: Math.min(start, chars.length), total: chars.length, text: chars.slice(start, start + count).join("")}};
+    const at = chars.findIndex((_, n) => n >= from && chars.slice(n, n + [...what].length).join("") === what);
+    return {found: at < 0 ? null : at};
+  }
+
   answer({id, ...asked}) {
     const end = this.scenes.length - 1;
     const moves = {next: this.position + 1, back: this.position - 1, finish: end, goto: asked.position, choose: this.position, run: 0};
@@ -58,6 +70,12 @@ export class Kernel {
       const whole = this.transcripts[asked.conversation], {entries} = this.scenes[this.position];
       const rows = whole ? whole.rows(asked.start, asked.count) : entries.conversation === asked.conversation ? entries.rows.slice(asked.start, asked.start + asked.count) : [];
       return this.tell({id, entries: {conversation: asked.conversation, start: asked.start, total: whole?.total ?? entries.rows.length, rows}});
+    }
+    if (asked.do === "text" || asked.do === "find") return this.tell({id, ...this.read(asked)});
+    if (asked.do === "graph") return this.tell({id, graph: this.graph});
+    if (asked.do === "task") {
+      const task = this.far(asked.task);
+      return this.tell({id, ...(task ? {task} : {error: `there is no task ${asked.task} at this position`})});
     }
     if (this.refuse) return this.tell({id, error: this.refuse});
     this.position = Math.max(0, Math.min(end, moves[asked.do]));

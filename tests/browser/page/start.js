@@ -10,7 +10,7 @@ window.lab = {
   kernels: [],
   inspect: n => inspect(document.querySelectorAll(".pi-lab")[n]),
   closers: [],
-  async start({file = "/scenes/refund.json", entries = 0, fork = null, change = null, delay = 0, alive = true} = {}) {
+  async start({file = "/scenes/refund.json", entries = 0, fork = null, change = null, delay = 0, alive = true, parts = []} = {}) {
     const scenes = await (await fetch(file)).json();
     if (change) new Function("scenes", change)(scenes);
     const transcripts = {};
@@ -18,6 +18,7 @@ window.lab = {
     if (fork) transcripts[14] = {total: fork.length, rows: (start, count) => fork.slice(start, start + count)};
     const kernel = new Kernel(scenes, {transcripts, delay});
     kernel.alive = alive;
+    kernel.value.parts = parts;
     const el = document.createElement("div");
     here.append(el);
     const before = performance.now();

@@ -1,5 +1,5 @@
 /* Elements, made without ever parsing: text becomes text nodes, whatever it says. Owns the signs too. */
-import {cut} from "./text.js";
+import {count, cut} from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -28,10 +28,17 @@ export function s(name, props, ...children) {
   return filled(el, props, children);
 }
 
-/** Foreign text, isolated; what is too long is cut and says its size. */
-export function foreign(text, {limit = 80, lines = false, as = "bdi"} = {}) {
-  const [shown, size] = cut(text, limit, lines);
-  return size ? [h(as, null, shown), h("span.q3", null, size)] : h(as, null, shown);
+/** Foreign text, isolated; what is too long is cut and says its size, on a button where `of` tells how to read it. */
+export function foreign(text, {limit = 80, lines = false, as = "bdi", size = 0, of = null} = {}) {
+  const [shown, note, whole] = cut(text, limit, lines, size);
+  if (!note) return h(as, null, shown);
+  return of ? [h(as, null, shown), " ", reads(whole, of)] : [h(as, null, shown), h("span.q3", null, note)];
+}
+
+/** The button that opens a text: a note of its size. Names in what it asks for are foreign, so they stand escaped. */
+export function reads(size, of, props = {}) {
+  const asked = JSON.stringify(of).replace(/[^\x20-\x7e]/g, char => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return h("button.link.rd", {"data-read": asked, "data-k": `r${asked}`, ...props}, `${count(size, "character")}, read`);
 }
 
 export const mono = (text, options) => foreign(text, {as: "bdi.mono", ...options});

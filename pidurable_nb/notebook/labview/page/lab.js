@@ -7,6 +7,8 @@
  * Messages to the kernel carry a number `id`, and one answer repeats it:
  *   {do: next | back | finish | hello}, {do: goto, position}, {do: choose, option}, {do: run, points, kind}
  *   {do: entries, conversation, start, count}            answered by {entries: {conversation, start, total, rows}}
+ *   {do: text, of, start, count}, {do: find, of, what, from}    by {text: {start, total, text}}, {found: place | null}
+ *   {do: graph}, {do: task, task}       by {graph: {width, height, nodes, edges, total, edges_left}}, {task: as in a scene}
  * Others are answered by {ok}, behind the new value of `scene`, or by {error}; {busy} tells that work began or ended.
  */
 import {cut, visible} from "./text.js";
@@ -17,14 +19,17 @@ import {Wire} from "./wire.js";
 import {Transcript} from "./transcript.js";
 import {timeline} from "./timeline.js";
 import {conversation} from "./conversation.js";
-import {taskTree, taskView} from "./tasks.js";
+import {FarTask, taskTree, taskView} from "./tasks.js";
+import {Graph} from "./graph.js";
 import {now} from "./now.js";
 import {layers} from "./layers.js";
 import {Picker} from "./picker.js";
+import {Reader} from "./reader.js";
 
 const FRAME_MS = 40;
 const PLAY_MS = 2200;
 
+const PARTS = ["timeline", "step", "transcript", "forks", "inbox", "tasks", "memos", "effects", "points"];
 const KEYS = [[["←", "→"], "step"], [["Home", "End"], ""], [["P"], "play"], [["1", "4"], "choose"], [["Esc"], "follow the step"]];
 const LEGEND = [["com", "sq", "committed"], ["", "lost", "not committed"], ["again", "again", "happens again"], ["unk", "unknown", "unknown"], ["int", "int", "interrupted"]];
 
@@ -44,6 +49,9 @@ class Lab {
     this.stamps = {"wire": JSON.stringify([false, ""])};
     this.transcript = new Transcript(this);
     this.picker = new Picker(this);
+    this.reader = new Reader(this);
+    this.graph = new Graph(this);
+    this.far = new FarTask(this);
     this.build();
     this.wire = new Wire(model, () => this.answered());
     this.listen = () => this.schedule();
@@ -83,14 +91,17 @@ class Lab {
     at.layers = section("layers", "once");
     at.live = h("div.vh", {role: "status", "aria-live": "polite"});
     at.grid = h("div.grid", null,
-      section("conv.side", "conv", at.convHead, at.forks, at.fk, at.policies, this.transcript.box, h("div.blk", null, at.inboxHead, at.inbox)),
-      at.now, section("task.side", "tasks", at.tasksHead, at.tree, at.task));
+      section("conv.side", "conv", at.convHead, at.forks, at.fk, at.policies, this.transcript.box, h("div.blk.inbox", null, at.inboxHead, at.inbox)),
+      this.graph.section, at.now, section("task.side", "tasks", at.tasksHead, at.tree, at.task));
     this.root = h("div.pi-lab", {role: "region", "data-lm-suppress-shortcuts": "true"},
       h("div.head", null, at.store, at.how, at.where, h("span.sp"), at.pin, this.picker.button),
-      this.picker.section, h("section.time", {"aria-label": "Timeline of commits and effects"}, at.timeline, at.run), at.grid, at.layers,
+      this.picker.section, h("section.time", {"aria-label": "Timeline of commits and effects"}, at.timeline, at.run), this.reader.section, at.grid, at.layers,
       h("div.foot", null, KEYS.map(([keys, word]) => h("span", null, keys.map((key, n) => [n ? (word === "choose" ? "–" : " ") : "", h("kbd", null, key)]), word ? ` ${word}` : "")), h("span.sp"),
         LEGEND.map(([tone, sign, word]) => h("span", {class: `leg ${tone}`}, icon(sign), word))),
       at.live);
+    const parts = this.model.get("parts") ?? [];
+    if (parts.length) this.root.classList.add("some", ...PARTS.filter(part => !parts.includes(part)).map(part => `no-${part}`));
+    if (parts.includes("points")) this.picker.toggle();
     this.root.addEventListener("click", event => this.clicked(event));
     this.root.addEventListener("input", event => { if (event.target === at.range) this.go(Number(event.target.value)); });
     this.root.addEventListener("change", event => { if (event.target.name === `${uid}-choice`) this.choose(this.scene.step.choice.options[event.target.value].id); });
@@ -127,6 +138,8 @@ class Lab {
     }
     this.tasks = new Map(scene.tasks.map(task => [task.id, task]));
     if (this.picked !== null && !scene.conversations.some(({id}) => id === this.picked)) this.picked = null;
+    this.reader.refresh(scene);
+    this.graph.refresh();
     this.render({moved, first: !before, still: !before || Math.abs(before.position - scene.position) !== 1});
     if (this.playing && (scene.next === null || scene.words)) this.stop();
   }
@@ -151,8 +164,10 @@ class Lab {
     this.controls();
     now(this);
     if (!same("conversation", scene.conversations, scene.submissions, scene.totals, this.chosen(), own)) conversation(this);
-    if (!same("tree", scene.tasks, scene.totals, task, this.wholeTree)) taskTree(this);
-    if (!same("task", this.tasks.get(task), scene.position)) taskView(this);
+    if (!same("tree", scene.tasks, scene.totals, task, this.wholeTree, this.graph.open)) taskTree(this);
+    this.far.want(task);
+    if (!same("task", task, this.taskOf(task), this.far.error, scene.position)) taskView(this);
+    this.graph.mark();
     if (!same("layers", scene.effects, own)) layers(this);
     this.picker.show(scene.points);
     at.pin.replaceChildren(...this.pinned());
@@ -234,9 +249,13 @@ class Lab {
 
   subjectTask() {
     const own = this.subject();
-    if (this.tasks.has(own.task)) return own.task;
+    if (this.tasks.has(own.task) || (this.pin && own.task !== undefined)) return own.task;
     const {tasks} = this.scene;
     return (tasks.find(task => task.state !== "terminal") ?? tasks[tasks.length - 1])?.id ?? null;
+  }
+
+  taskOf(id) {
+    return this.tasks.get(id) ?? this.far.find(id);
   }
 
   same({task = null, submission = null}) {
@@ -339,13 +358,14 @@ class Lab {
   clicked(event) {
     const el = event.target.closest("button,[data-conv]");
     if (!el || el.disabled) return;
-    const {act, go, conv, unfold, task, sub, entry} = el.dataset;
+    const {act, go, conv, unfold, task, sub, entry, read} = el.dataset;
     const acts = {
-      next: () => this.next(), back: () => this.back(), play: () => this.play(), crash: () => this.picker.toggle(), unpin: () => this.select(null),
+      next: () => this.next(), back: () => this.back(), play: () => this.play(), crash: () => this.picker.toggle(), graph: () => this.graph.toggle(), unpin: () => this.select(null),
       skip: () => { this.skipOpen = !this.skipOpen; this.render({still: true}); }, whole: () => { this.wholeTree = true; this.render({still: true}); },
       run: () => { this.stop(); this.press(this.picker.message()); },
     };
     if (act) acts[act]?.();
+    else if (read !== undefined) this.reader.open(JSON.parse(read), el);
     else if (go !== undefined) this.go(Number(go));
     else if (unfold !== undefined) { this.unfolded.add(Number(unfold)); this.render({still: true}); }
     else if (conv !== undefined) { this.picked = Number(conv); this.render({still: true}); }
@@ -360,7 +380,7 @@ class Lab {
     event.stopPropagation();
     if (event.ctrlKey || event.metaKey || event.altKey || !this.scene) return;
     const done = act => { event.preventDefault(); act(); };
-    if (key === "Escape") return done(() => this.select(null));
+    if (key === "Escape") return done(() => (this.graph.open ? this.graph.close() : this.select(null)));
     const rove = target.closest("[data-rove]");
     if (rove && (key === "ArrowDown" || key === "ArrowUp")) return done(() => this.rove(rove, target, key === "ArrowDown" ? 1 : -1));
     if (target.matches("input:not([type=range]):not([type=radio])")) return undefined;
@@ -388,6 +408,7 @@ class Lab {
     this.model.off("change:scene", this.listen);
     this.wire.close();
     this.transcript.close();
+    this.graph.destroy();
     this.root.remove();
   }
 }

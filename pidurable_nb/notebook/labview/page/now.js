@@ -60,8 +60,9 @@ function why(lab, step, sign, tone) {
 function rows(position, step) {
   if (!position) return null;
   const shown = step.diff.slice(0, 60);
-  const row = one => h("tr", null, h("td.s", null, one.sign === "-" ? "−" : foreign(one.sign, {limit: 4})), h("td", null, foreign(one.row)),
-    h("td", null, one.before ? h(one.sign === "=" ? "span" : "span.old", null, foreign(one.before)) : null, one.before && one.after ? " → " : null, one.after ? foreign(one.after) : null));
+  const side = (one, n, name) => foreign(one[name], {size: one[`${name}_size`], of: {row: {position, row: n, side: name}}});
+  const row = (one, n) => h("tr", null, h("td.s", null, one.sign === "-" ? "−" : foreign(one.sign, {limit: 4})), h("td", null, foreign(one.row)),
+    h("td", null, one.before ? h(one.sign === "=" ? "span" : "span.old", null, side(one, n, "before")) : null, one.before && one.after ? " → " : null, one.after ? side(one, n, "after") : null));
   return h("div.sec", null, h("h3", null, "Rows changed", step.commit === null ? null : h("span.n", null, `commit ${step.commit}`)),
     shown.length ? h("table.tbl.diff", null, h("thead.vh", null, h("tr", null, ["sign", "row", "before and after"].map(word => h("th", {scope: "col"}, word)))), h("tbody", null, shown.map(row)))
       : h("p.q2", null, `None. ${step.choice?.kind === "effect" ? "An effect writes nothing; the next commit does." : "The store already knew."}`),

@@ -5,9 +5,41 @@ import {OUTCOMES} from "./words.js";
 
 const TASKS_OVER = 60;
 
+/** The sign of how a task stands. */
+export const signOf = ({state, outcome}) => (state === "terminal" ? (outcome === "completed" ? "ok" : "cross") : state === "completing" ? "running" : state);
+
+/** And the word for it. */
+export const standing = ({state, outcome, aborting}) => visible(state === "terminal" ? outcome ?? "terminal" : aborting ? `${state}, to be aborted` : state);
+
+/** A task that the scene does not list, which the kernel is asked for. */
+export class FarTask {
+  constructor(lab) {
+    this.lab = lab;
+    this.task = this.asked = this.scene = null;
+    this.error = "";
+  }
+
+  find(id) {
+    return this.task?.id === id ? this.task : null;
+  }
+
+  /** See that this task is known as it is in this scene; what was known of it before stays until then. */
+  async want(id) {
+    const {lab} = this, {scene} = lab;
+    if (id === null || lab.tasks.has(id) || (this.asked === id && this.scene === scene) || this.asking) return;
+    Object.assign(this, {asked: id, scene, error: "", asking: true});
+    const answer = await lab.wire.ask({do: "task", task: id}, {quiet: true});
+    this.asking = false;
+    if (lab.closed) return;
+    this.task = answer?.task ?? null;
+    this.error = this.task ? "" : answer?.error ?? "The kernel was restarted.";
+    lab.render({still: true});
+  }
+}
+
 export function taskTree(lab) {
   const {scene, tasks} = lab, own = lab.subjectTask(), {totals} = scene;
-  lab.at.tasksHead.replaceChildren("Tasks", h("span.n", null, `${totals.live.toLocaleString("en")} live`));
+  lab.at.tasksHead.replaceChildren("Tasks", h("span.n", null, `${totals.live.toLocaleString("en")} live`), graphButton(lab) ?? "");
   const fold = scene.tasks.length > TASKS_OVER && !lab.wholeTree, keep = new Set();
   if (fold) for (const task of scene.tasks) if (task.state !== "terminal" || task.id === own || task.new) for (let one = task; one && !keep.has(one.id); one = tasks.get(one.owner)) keep.add(one.id);
   const there = fold ? scene.tasks.filter(task => keep.has(task.id)) : scene.tasks, below = new Map();
@@ -18,19 +50,27 @@ export function taskTree(lab) {
   const rows = [], walk = (owner, depth) => { for (const task of below.get(owner) ?? []) if (rows.length < 300) { rows.push(taskRow(lab, task, Math.min(depth, 8), own)); walk(task.id, depth + 1); } };
   walk(null, 0);
   const left = there.length - rows.length + totals.tasks - scene.tasks.length, ended = scene.tasks.length - there.length;
+  const stops = rows.map(row => row.firstElementChild);
+  if (stops.length && !stops.some(stop => stop.tabIndex === 0)) stops[0].tabIndex = 0; // what is selected is not in the list
   lab.at.tree.replaceChildren(...rows,
     ...(left > 0 ? [h("li.q3", null, `and ${left.toLocaleString("en")} more`)] : []),
     ...(ended ? [h("li", null, h("button.link", {"data-k": "whole", "data-act": "whole"}, `${count(ended, "ended task")}, folded`))] : []),
     ...(scene.tasks.length ? [] : [h("li.q3", null, "None.")]));
 }
 
+/** Opens the picture of all tasks, where a list does not show how they hang together. */
+function graphButton(lab) {
+  const {tasks} = lab.scene.totals, {open} = lab.graph;
+  if (tasks <= TASKS_OVER && !open) return null;
+  return h("button.link.draw", {"data-act": "graph", "data-k": "graph", "aria-expanded": String(open)}, open ? "Close the drawing" : `Draw all ${tasks.toLocaleString("en")} tasks`);
+}
+
 function taskRow(lab, task, depth, own) {
-  const ended = task.state === "terminal", sign = ended ? (task.outcome === "completed" ? "ok" : "cross") : task.state === "completing" ? "running" : task.state;
   const on = task.on.length > 4 ? `${task.on.slice(0, 4).join(", ")} and ${task.on.length - 4} more` : task.on.join(", ");
-  const state = ended ? task.outcome ?? "terminal" : task.state === "waiting" ? `waiting on ${on}` : task.aborting ? `${task.state}, to be aborted` : task.state;
+  const state = task.state === "waiting" ? `waiting on ${on}` : standing(task);
   return h("li", {class: classes(task.id === own && "sel-l", task.new && "new"), style: {"padding-left": `${10 + depth * 16}px`}},
     h("button", {"data-k": `t${task.id}`, "data-task": task.id, "aria-pressed": String(task.id === own), tabindex: task.id === own ? 0 : -1},
-      icon(sign), mono(task.id), h("span.nm", null, foreign(task.name || task.kind, {limit: 40}), task.background ? h("span.q3", null, " background") : null), h("span.st", null, foreign(state))));
+      icon(signOf(task)), mono(task.id), h("span.nm", null, foreign(task.name || task.kind, {limit: 40}), task.background ? h("span.q3", null, " background") : null), h("span.st", null, foreign(state))));
 }
 
 const STATES = {pending: [38, 76], running: [142, 76], waiting: [98, 18], sleeping: [188, 18], completing: [142, 134], terminal: [246, 76]};
@@ -61,10 +101,13 @@ function pathOf(task, dead) {
 }
 
 export function taskView(lab) {
-  const task = lab.tasks.get(lab.subjectTask());
-  if (!task) return lab.at.task.replaceChildren();
+  const id = lab.subjectTask(), task = lab.taskOf(id);
+  if (!task) {
+    const said = id === null ? [] : [h("h3", null, `Task ${id}`), h("p.pol", null, lab.far.error ? foreign(lab.far.error, {limit: 300}) : "waiting for the kernel")];
+    return lab.at.task.replaceChildren(...(said.length ? [h("div.blk", null, said)] : []));
+  }
   const dead = lab.scene.position === 0 && task.state === "running" && lab.places.crash >= 0, ended = task.state === "terminal";
-  const facts = [["checkpoint", task.checkpoint === null ? h("span.q3", null, ended ? "gone with the outcome" : "none") : foreign(task.checkpoint, {limit: 160})]];
+  const facts = [["checkpoint", task.checkpoint === null ? h("span.q3", null, ended ? "gone with the outcome" : "none") : foreign(task.checkpoint, {limit: 160, size: task.checkpoint_size, of: {task: task.id, part: "checkpoint"}})]];
   facts.push(["restarts", `${task.restarts}${task.limit === null ? "" : ` of ${task.limit}`}`]);
   if (task.until_ms !== null && task.until_ms !== undefined) facts.push(["sleeps until", new Date(task.until_ms).toISOString().replace("T", " ").slice(0, 19)]);
   if (task.reason) facts.push(["reason", foreign(task.reason, {limit: 160})]);
@@ -93,10 +136,10 @@ function phases(task) {
 
 function memos(task) {
   const shown = task.memos.slice(0, 60), ended = shown.some(memo => memo.gone);
-  return h("div.blk", null, h("h3", null, `Memos of task ${task.id}`),
+  return h("div.blk.memos", null, h("h3", null, `Memos of task ${task.id}`),
     shown.length ? h("table.tbl", {style: {"margin-top": "6px"}}, h("thead", null, h("tr", null, ["name", "value", "writer"].map(word => h("th", {scope: "col"}, word)))),
       h("tbody", null, shown.map(memo => h("tr", {class: memo.new ? "new" : ""}, h("th", {scope: "row"}, mono(memo.name, {limit: 60})),
-        h("td", null, mono(memo.value), memo.lost.slice(0, 6).map(lost => [h("br"), h("span.q3", null, h("s", null, mono(lost.value)), lost.by === null ? null : [", ", foreign(lost.by)], ", lost")])), h("td", null, memo.by === null ? null : foreign(memo.by)))))) : h("p.pol", null, "None."),
+        h("td", null, mono(memo.value, {size: memo.size, of: {task: task.id, part: {memo: memo.name}}}), memo.lost.slice(0, 6).map(lost => [h("br"), h("span.q3", null, h("s", null, mono(lost.value)), lost.by === null ? null : [", ", foreign(lost.by)], ", lost")])), h("td", null, memo.by === null ? null : foreign(memo.by)))))) : h("p.pol", null, "None."),
     task.memos.length > shown.length ? h("p.pol", null, `and ${count(task.memos.length - shown.length, "more memo")}`) : null,
     ended ? h("p.pol", null, "Ended with its task; shown from the record.") : null);
 }

@@ -1,8 +1,9 @@
 /* The transcript of a conversation, of any length. */
-import {count} from "./text.js";
-import {classes, foreign, h, hidden, icon, mono} from "./elements.js";
+import {count, cut} from "./text.js";
+import {classes, foreign, h, hidden, icon, mono, reads} from "./elements.js";
 
 const WINDOW = 60; // entries asked for at a time
+const TEXT = 600; // characters of an entry
 const NODES = 190; // in the transcript, whatever its length
 
 const ROLES = {user: "user", assistant: "assistant", system: "system"};
@@ -102,7 +103,7 @@ export class Transcript {
 
   weight(index) {
     const entry = this.rows.get(index)?.entry;
-    return entry ? 9 + entry.calls.slice(0, 6).length * 6 : 4;
+    return entry ? 9 + entry.calls.slice(0, 6).length * 6 + (entry.size || entry.text.length > TEXT ? 3 : 0) + (this.lab.pin !== null && this.lab.onEntry(entry) ? 4 : 0) : 4;
   }
 
   paint() {
@@ -144,6 +145,7 @@ export class Transcript {
     let before = list.firstChild;
     for (let index = start; index < last; index++) {
       const row = this.rows.get(index), old = shown.get(index), stamp = row ? this.stamp(row.entry, index) : "";
+      if (row && old?.entry && old.entry !== row.entry && JSON.stringify(old.entry) === JSON.stringify(row.entry)) row.entry = old.entry; // it came again
       if (old && old.entry === row?.entry && old.stamp === stamp && old.total === this.total) {
         before = old.el.nextSibling;
         continue;
@@ -161,7 +163,7 @@ export class Transcript {
   /** What else than itself a row shows; it is drawn again when that changes. */
   stamp(entry, index) {
     const {lab} = this;
-    return [this.crash(entry, index), lab.onEntry(entry), lab.crashCommit, entry.calls.length ? lab.subjectTask() : ""].join("/");
+    return [this.crash(entry, index), lab.onEntry(entry), lab.pin !== null, lab.crashCommit, entry.calls.length ? lab.subjectTask() : ""].join("/");
   }
 
   /** Whether the line where it died stands before an entry, behind it, or elsewhere. */
@@ -204,7 +206,8 @@ export class Transcript {
       : [ROLES[entry.role] ?? foreign(entry.kind, {limit: 40}), entry.state === "whole" ? null : `, ${entry.state}`];
     const forks = entry.forks.length ? [" · ", icon("fork"), ` forked to ${entry.forks.slice(0, 5).join(", ")}`] : null;
     const edit = /edit/.test(entry.kind) && !/edit/.test(ROLES[entry.role] ?? entry.kind) ? " · edit" : null;
-    const old = entry.old && entry.state !== "aborted";
+    const old = entry.old && entry.state !== "aborted", [text, long, size] = cut(entry.text, TEXT, true, entry.size);
+    const picked = lab.pin !== null && lab.onEntry(entry) && entry.id > 0;
     const el = h("li", {...at, class: classes(old && "old", entry.state === "aborted" && "ab", entry.state === "interrupted" && "in", lab.onEntry(entry) && "sel-l", entry.new && "new")},
       kill,
       h("button.e", {
@@ -213,29 +216,31 @@ export class Transcript {
       },
         h("span.r", null, role, edit, forks, old ? hidden(", behind the head, not sent to the model") : null),
         h("span.id", null, entry.id < 0 ? "live" : String(entry.id)),
-        foreign(entry.text, {limit: 600, lines: true, as: "bdi.t"})),
-      entry.calls.slice(0, 6).map((call, n) => this.call(call, `d${entry.id}/${n}`)),
+        h("bdi.t", null, text)),
+      long || picked ? h("p.pol", null, long ? reads(size, {entry: entry.id}, {tabindex: -1}) : null, long && picked ? " · " : null, picked ? stored(entry.id) : null) : null,
+      entry.calls.slice(0, 6).map((call, n) => this.call(call, `d${entry.id}/${n}`, entry.id)),
       entry.calls.length > 6 ? h("p.pol", null, `and ${count(entry.calls.length - 6, "more call")}`) : null,
       after);
     return el;
   }
 
   /** A tool call, folded; what it says is put in when it is opened. */
-  call(call, key) {
+  call(call, key, entry) {
     const held = this.opened.get(key);
     const open = held ?? (call.task !== null && this.lab.subjectTask() === call.task && Boolean(call.output || call.lost));
     const el = h("details", {open},
       h("summary", {"data-k": key, tabindex: -1}, foreign(call.name, {limit: 40}), h("span.p", null, " ", foreign([call.status, call.policy].filter(Boolean).join(" · "), {limit: 40}))));
     el.call = call;
     el.key = key;
-    if (open) el.append(said(call));
+    el.entry = entry;
+    if (open) el.append(said(call, entry));
     return el;
   }
 
   toggled(el) {
     if (!el.call) return;
     if (el.open !== (el.children.length > 1)) this.opened.set(el.key, el.open); // not one that was made open
-    if (el.open && el.children.length === 1) el.append(said(el.call));
+    if (el.open && el.children.length === 1) el.append(said(el.call, el.entry));
     else if (!el.open) while (el.children.length > 1) el.lastChild.remove();
     this.paint();
   }
@@ -262,6 +267,12 @@ export class Transcript {
 
 const killed = lab => h("p.kill", null, icon("x"), lab.crashCommit === null ? " killed here" : ` killed here, after commit ${lab.crashCommit}`);
 
-const said = call => h("pre", null, "(", foreign(call.arguments, {limit: 400, lines: true}), ")",
-  call.output ? ["\n", foreign(call.output, {limit: 1200, lines: true})] : null,
-  call.lost ? ["\n", h("span.l", null, foreign(call.lost, {limit: 400, lines: true})), h("span.w", null, "  not committed")] : null);
+/** An entry as it is stored, for whoever picked it. */
+const stored = id => h("button.link.rd", {"data-read": JSON.stringify({entry: id, part: "stored"}), "data-k": `s${id}`, tabindex: -1}, "read as it is stored");
+
+const said = (call, entry) => {
+  const of = part => ({call: {entry, id: call.id, part}}), {arguments: given, output, lost} = call.sizes ?? {};
+  return h("pre", null, "(", foreign(call.arguments, {limit: 400, lines: true, size: given, of: of("arguments")}), ")",
+    call.output ? ["\n", foreign(call.output, {limit: 1200, lines: true, size: output, of: of("output")})] : null,
+    call.lost ? ["\n", h("span.l", null, foreign(call.lost, {limit: 400, lines: true, size: lost, of: of("lost")})), h("span.w", null, "  not committed")] : null);
+};

@@ -25,11 +25,12 @@ export class Wire {
     return timer;
   }
 
-  /** Ask for something; what comes back is its answer, or null where there will be none. */
-  ask(message, {press = false} = {}) {
+  /** Ask for something; what comes back is its answer, or null where there will be none. An error of a `quiet` one is
+   *  only its own. */
+  ask(message, {press = false, quiet = false} = {}) {
     if (this.gone && message.do !== "hello") return Promise.resolve(null);
     const id = this.next++;
-    const answer = new Promise(resolve => this.pending.set(id, {resolve, press}));
+    const answer = new Promise(resolve => this.pending.set(id, {resolve, press, quiet}));
     try {
       this.model.send({...message, id});
     } catch {
@@ -63,7 +64,7 @@ export class Wire {
     this.gone = false;
     const waiting = this.pending.get(message.id);
     if (typeof message.busy === "boolean") this.busy = message.busy;
-    if (waiting || message.id === undefined) {
+    if ((waiting || message.id === undefined) && !waiting?.quiet) {
       if (typeof message.error === "string") this.error = message.error;
       else if (waiting?.press) this.error = "";
     }
@@ -71,7 +72,7 @@ export class Wire {
       this.pending.delete(message.id);
       waiting.resolve(message);
     }
-    if (!this.weigh() && (was || waiting?.press || message.error !== undefined)) this.changed();
+    if (!this.weigh() && (was || waiting?.press || (message.error !== undefined && !waiting?.quiet))) this.changed();
   }
 
   presses() {
