@@ -18,6 +18,7 @@ from pidurable_nb.notebook.comforts import Comfort, have
 from pidurable_nb.notebook.markup import attribute, esc
 
 LAYOUT_S = 20.0
+WARM_AFTER_S = 3.0
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _HEAD = re.compile(r"<svg[^>]*?(viewBox=\"[-0-9. ]+\")[^>]*>", re.DOTALL)
 _SIZE = re.compile(r'width="(\d+)pt"')
@@ -43,13 +44,17 @@ def draw(dot: str, *, label: str, titles: Mapping[str, str]) -> str | None:
 
 
 def warm_up() -> threading.Thread:
-    """Load the layout engine in the background: it takes a second or two, once."""
+    """Load the layout engine in the background: it takes a second or two of all cores, once.
+
+    It begins a little later, so that the cell behind `%load_ext` has them first.
+    """
 
     def load() -> None:
         with contextlib.suppress(NoLayout):
             _in_process("digraph{a}")
 
-    thread = threading.Thread(target=load, name="pidurable-layout", daemon=True)
+    thread = threading.Timer(WARM_AFTER_S, load)
+    thread.name, thread.daemon = "pidurable-layout", True
     thread.start()
     return thread
 
