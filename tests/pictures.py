@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.lab.sweeping.sweep import sweep
-from pidurable_nb.notebook import labserver
+from pidurable_nb.notebook.server import labserver
 from tests.browser.conftest import FLAGS, chromium_of
 from tests.browser.driving import SHOW_LAB, Lab, desk_in, jupyterlab
 

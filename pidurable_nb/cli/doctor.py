@@ -17,7 +17,7 @@ from typing import Final
 import pidurable_nb
 from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.ids import JsonObject
-from pidurable_nb.lab.vfs import RecordingVfs, VfsUnavailable
+from pidurable_nb.lab.dying.vfs import RecordingVfs, VfsUnavailable
 
 OLDEST_SQLITE: Final = (3, 37, 0)
 

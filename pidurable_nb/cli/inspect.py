@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from pidurable_nb.cli.subcommand import Result, Subcommand
-from pidurable_nb.lab.inspect import inspect_open
-from pidurable_nb.lab.inspect_text import inspection_text
+from pidurable_nb.lab.looking.inspect import inspect_open
+from pidurable_nb.lab.looking.inspect_text import inspection_text
 from pidurable_nb.store.stranger import StoreFile
 
 

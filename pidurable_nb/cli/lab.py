@@ -32,7 +32,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> Result:
-    from pidurable_nb.notebook.labserver import check_installed  # Jupyter is optional: its absence is one line
+    from pidurable_nb.notebook.server.labserver import check_installed  # Jupyter is optional: its absence is one line
 
     check_installed()
     with _terminated_as_interrupted():
@@ -45,7 +45,7 @@ def _run(options: Namespace) -> Result:
 
 
 def _open(folder: Path, *, browser: bool) -> Result:
-    from pidurable_nb.notebook.labserver import LabFailed, find_tour, has_display, lab
+    from pidurable_nb.notebook.server.labserver import LabFailed, find_tour, has_display, lab
 
     began = time.monotonic()
     with lab(folder.expanduser().resolve()) as running:
@@ -65,8 +65,8 @@ def _open(folder: Path, *, browser: bool) -> Result:
 
 
 def _check(folder: Path) -> Result:
-    from pidurable_nb.notebook.labcheck import run_through
-    from pidurable_nb.notebook.labserver import lab
+    from pidurable_nb.notebook.server.labcheck import run_through
+    from pidurable_nb.notebook.server.labserver import lab
 
     began = time.monotonic()
     with lab(folder.expanduser().resolve()) as running:

@@ -10,7 +10,7 @@ from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.cli.why import at_ms
 from pidurable_nb.errors import StoreRefused
 from pidurable_nb.lab.code import load_code
-from pidurable_nb.lab.recover import NO_CODE, Recovery, recover
+from pidurable_nb.lab.walking.recover import NO_CODE, Recovery, recover
 from pidurable_nb.store.visible import visible
 
 

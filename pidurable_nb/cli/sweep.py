@@ -14,7 +14,7 @@ from typing import Final
 
 from pidurable_nb.cli.scenarios import named_scenario
 from pidurable_nb.cli.subcommand import Result, Subcommand
-from pidurable_nb.lab.point import BadPoint
+from pidurable_nb.lab.dying.point import BadPoint
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
 from pidurable_nb.lab.sweeping.points import SweepKind, Where, kinds_of, named, where
 from pidurable_nb.lab.sweeping.replay import LifeTold, Replayed, replay

@@ -10,8 +10,8 @@ from pathlib import Path
 from pidurable_nb.cli.subcommand import Result, Subcommand
 from pidurable_nb.clock import as_ms
 from pidurable_nb.lab.code import load_code
-from pidurable_nb.lab.explain import explain
-from pidurable_nb.lab.explain_text import to_text
+from pidurable_nb.lab.looking.explain import explain
+from pidurable_nb.lab.looking.explain_text import to_text
 from pidurable_nb.store.stranger import StoreFile
 
 

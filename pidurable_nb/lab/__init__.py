@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from pidurable_nb import names_of
 
 if TYPE_CHECKING:
-    from pidurable_nb.lab.crash_points import PointInfo, points
-    from pidurable_nb.lab.point import Point
+    from pidurable_nb.lab.dying.crash_points import PointInfo, points
+    from pidurable_nb.lab.dying.point import Point
     from pidurable_nb.lab.scenario import EffectPolicy, Facts, Scenario, builtin, builtins, outcomes_are, unanswered
-    from pidurable_nb.lab.stepper import Stepper
     from pidurable_nb.lab.sweeping.replay import Replayed, replay
     from pidurable_nb.lab.sweeping.result import SweepResult, Violation
     from pidurable_nb.lab.sweeping.sweep import Progress, freeze_equals_kill, sweep
     from pidurable_nb.lab.sweeping.tally import Witness
+    from pidurable_nb.lab.walking.stepper import Stepper
 
 __all__ = [
     "EffectPolicy",
@@ -49,12 +49,12 @@ __all__ = [
 _ROOMS = {
     "EffectPolicy": "pidurable_nb.lab.scenario",
     "Facts": "pidurable_nb.lab.scenario",
-    "Point": "pidurable_nb.lab.point",
-    "PointInfo": "pidurable_nb.lab.crash_points",
+    "Point": "pidurable_nb.lab.dying.point",
+    "PointInfo": "pidurable_nb.lab.dying.crash_points",
     "Progress": "pidurable_nb.lab.sweeping.sweep",
     "Replayed": "pidurable_nb.lab.sweeping.replay",
     "Scenario": "pidurable_nb.lab.scenario",
-    "Stepper": "pidurable_nb.lab.stepper",
+    "Stepper": "pidurable_nb.lab.walking.stepper",
     "SweepResult": "pidurable_nb.lab.sweeping.result",
     "Violation": "pidurable_nb.lab.sweeping.result",
     "Witness": "pidurable_nb.lab.sweeping.tally",
@@ -62,7 +62,7 @@ _ROOMS = {
     "builtins": "pidurable_nb.lab.scenario",
     "freeze_equals_kill": "pidurable_nb.lab.sweeping.sweep",
     "outcomes_are": "pidurable_nb.lab.scenario",
-    "points": "pidurable_nb.lab.crash_points",
+    "points": "pidurable_nb.lab.dying.crash_points",
     "replay": "pidurable_nb.lab.sweeping.replay",
     "sweep": "pidurable_nb.lab.sweeping.sweep",
     "unanswered": "pidurable_nb.lab.scenario",

@@ -23,9 +23,9 @@ from pidurable_nb.engine.decide import Policy
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.registry import Code
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.looking.program import Program
+from pidurable_nb.lab.outside.world import World
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.world import World
 from pidurable_nb.models.model import Model, ModelRef
 from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.tools.tool import Tool

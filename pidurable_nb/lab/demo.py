@@ -15,14 +15,14 @@ from typing import Final
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.errors import NotAStore
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.crash import Journal, read_journal
-from pidurable_nb.lab.explain import explain
-from pidurable_nb.lab.forkserver import Ended, ForkServer
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import CHILD, LEDGER, LIFE_S, Plan, asked_of_child
+from pidurable_nb.lab.dying.crash import Journal, read_journal
+from pidurable_nb.lab.dying.forkserver import Ended, ForkServer
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import CHILD, LEDGER, LIFE_S, Plan, asked_of_child
+from pidurable_nb.lab.looking.explain import explain
+from pidurable_nb.lab.outside.bank import BankServer
 from pidurable_nb.lab.scenario import Facts, Scenario, builtins, facts_of, standing, violations
-from pidurable_nb.lab.verdict_check import acted, disagreements
+from pidurable_nb.lab.walking.verdict_check import acted, disagreements
 from pidurable_nb.store.stranger import StoreFile
 
 __all__ = ["Died", "Shown", "demonstrate", "predicted", "show"]
@@ -84,7 +84,7 @@ def demonstrate(
 ) -> tuple[Shown, ...]:
     """Show the scenarios, all built-in ones by default, in a temporary folder. About a second each."""
     chosen = builtins() if scenarios is None else tuple(scenarios)
-    modules = ["pidurable_nb.lab.run", "pidurable_nb.store.sqlite", *(scenario.module for scenario in chosen)]
+    modules = ["pidurable_nb.lab.dying.run", "pidurable_nb.store.sqlite", *(scenario.module for scenario in chosen)]
     shown: list[Shown] = []
     with tempfile.TemporaryDirectory(prefix="pidurable-demo-") as folder, BankServer(), ForkServer(modules) as server:
         for scenario in chosen:

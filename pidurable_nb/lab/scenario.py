@@ -21,9 +21,9 @@ from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.phase import Phase, TaskRef
 from pidurable_nb.errors import NotAStore, PidurableError
 from pidurable_nb.ids import Json
-from pidurable_nb.lab.bank import BankServer, Statement, statement
-from pidurable_nb.lab.program import Program
-from pidurable_nb.lab.world import applied, asked
+from pidurable_nb.lab.looking.program import Program
+from pidurable_nb.lab.outside.bank import BankServer, Statement, statement
+from pidurable_nb.lab.outside.world import applied, asked
 from pidurable_nb.models.model import Model
 from pidurable_nb.records.message import items
 from pidurable_nb.records.task import TaskRecord

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from traitlets import TraitError
 
-from pidurable_nb.notebook import at_hand, svg
-from pidurable_nb.notebook.command import Commands
-from pidurable_nb.notebook.commands_agent import AGENT_COMMANDS
-from pidurable_nb.notebook.commands_lab import LAB_COMMANDS
-from pidurable_nb.notebook.commands_store import STORE_COMMANDS
-from pidurable_nb.notebook.commands_study import STUDY_COMMANDS
-from pidurable_nb.notebook.commands_sweep import SWEEP_COMMANDS
-from pidurable_nb.notebook.commands_tree import TREE_COMMANDS
-from pidurable_nb.notebook.commands_why import WHY_COMMANDS
-from pidurable_nb.notebook.completion import Matcher, matcher_of
-from pidurable_nb.notebook.magic import Pi
+from pidurable_nb.notebook.commands.agent import AGENT_COMMANDS
+from pidurable_nb.notebook.commands.command import Commands
+from pidurable_nb.notebook.commands.completion import Matcher, matcher_of
+from pidurable_nb.notebook.commands.lab import LAB_COMMANDS
+from pidurable_nb.notebook.commands.magic import Pi
+from pidurable_nb.notebook.commands.store import STORE_COMMANDS
+from pidurable_nb.notebook.commands.study import STUDY_COMMANDS
+from pidurable_nb.notebook.commands.sweep import SWEEP_COMMANDS
+from pidurable_nb.notebook.commands.tree import TREE_COMMANDS
+from pidurable_nb.notebook.commands.why import WHY_COMMANDS
+from pidurable_nb.notebook.kernel import at_hand
+from pidurable_nb.notebook.views import svg
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.crash import CRASH_KINDS, CrashKind
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.crash import CRASH_KINDS, CrashKind
+from pidurable_nb.lab.dying.point import Point
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweeping.hands import Hands, crew
 from pidurable_nb.lab.sweeping.pieces import Deaths, Sweeping

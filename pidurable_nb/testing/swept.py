@@ -16,8 +16,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.forkserver import ForkServerError
-from pidurable_nb.lab.point import BadPoint
+from pidurable_nb.lab.dying.forkserver import ForkServerError
+from pidurable_nb.lab.dying.point import BadPoint
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario, find
 from pidurable_nb.lab.sweeping.hands import NotKilled
 from pidurable_nb.lab.sweeping.points import SWEEP_KINDS, WHICH, SweepKind, Where, Which, where

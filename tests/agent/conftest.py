@@ -19,7 +19,7 @@ from pidurable_nb.agent.harness import Opening
 from pidurable_nb.agent.stored import live
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import JsonObject
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models.model import Model
 from pidurable_nb.probe import Mark
 from pidurable_nb.records.message import calls_of, items, role_of, stop_reason

@@ -18,7 +18,7 @@ from pidurable_nb.agent.extending.settings import Compaction, Retry
 from pidurable_nb.agent.inbox.boundary import QueueMode
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import ConversationBusy
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import Answer, Attempts, Break, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import Message, ToolCall, role_of, text_of
 from pidurable_nb.store.memory import MemoryStorage

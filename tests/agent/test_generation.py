@@ -28,7 +28,7 @@ from pidurable_nb.agent.generating.classifying import (
 )
 from pidurable_nb.agent.stored import live
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import (
     Attempts,
     Break,

@@ -17,7 +17,7 @@ from pidurable_nb.agent.stored import live
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import SessionFailed, StorageError
 from pidurable_nb.ids import Seq
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of
 from pidurable_nb.session.changes import Changes

@@ -16,7 +16,7 @@ from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.agent.stored import live
 from pidurable_nb.errors import ToolError
 from pidurable_nb.ids import ROOT, EntryId
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import CallTools, ModelRequest, PlannedCall, Say, Scripted, call
 from pidurable_nb.models.model import ArgumentsDelta, CallStart, Finished, ModelEvent, ModelRef, TextDelta
 from pidurable_nb.records.message import calls_of, items, role_of, text_of

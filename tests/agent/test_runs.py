@@ -19,7 +19,7 @@ from pidurable_nb.agent.submission import Submission
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.errors import SessionFailed, StorageError
 from pidurable_nb.ids import EntryId, JsonObject
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import Answer, CallTools, Defer, ModelRequest, Say, Scripted, call
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.message import Message, ToolCall, role_of, text_of, usage_of

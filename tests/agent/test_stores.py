@@ -21,7 +21,7 @@ from pidurable_nb import Answered, Harness, Settings, TaskRef
 from pidurable_nb.agent.extending.settings import Compaction
 from pidurable_nb.agent.request.context import Context
 from pidurable_nb.ids import ConversationId, Json, TaskId
-from pidurable_nb.lab.inspect import inspect_store
+from pidurable_nb.lab.looking.inspect import inspect_store
 from pidurable_nb.records.message import calls_of, role_of, stop_reason
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.tools.tool import Tool

@@ -30,7 +30,7 @@ from pidurable_nb.agent.extending.extension import Extension
 from pidurable_nb.agent.ready.subagents import ANSWER, Team, subagents
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import ROOT, ConversationId
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import Answer, CallTools, ModelRequest, PlannedCall, Raise, Say, Scripted, call
 from pidurable_nb.records.message import calls_of, items, role_of, text_of
 from pidurable_nb.records.task import Completed, TaskRecord

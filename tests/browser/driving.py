@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Error, Locator, Page, Request, expect
 
-from pidurable_nb.notebook import labserver
+from pidurable_nb.notebook.server import labserver
 
 PATIENCE_S: Final = 60.0
 READY: Final = """path => {
@@ -213,7 +213,7 @@ def notebook_of(*sources: str) -> nbformat.NotebookNode:
 
 
 @contextmanager
-def jupyterlab(own: Path) -> Iterator[labserver.Lab]:
+def jupyterlab(own: Path) -> Generator[labserver.Lab, None, None]:
     """Our JupyterLab on the tour, in folders below `own`: nothing of the user's is read or written."""
     names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR", "LAB_SETTINGS_DIR", "LAB_WORKSPACES_DIR")
     folders = {name: own / name.lower() for name in names}
@@ -235,7 +235,7 @@ def jupyterlab(own: Path) -> Iterator[labserver.Lab]:
 @contextmanager
 def desk_in(
     browser: Browser, server: labserver.Lab, *, width: int = 1500, height: int = 1400, scale: float = 1
-) -> Iterator[Desk]:
+) -> Generator[Desk, None, None]:
     """A page of JupyterLab. An error in it, or a request that leaves this machine, fails at the end."""
     context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=scale)
     page = context.new_page()

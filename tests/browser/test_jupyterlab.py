@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # ships no annotations
 from playwright.sync_api import Browser, Page, expect
 
-from pidurable_nb.notebook import labserver
+from pidurable_nb.notebook.server import labserver
 from tests.browser.driving import PYTHON, SHOW_LAB, Desk, Lab, desk_in, jupyterlab, notebook_of
 
 pytestmark = pytest.mark.slow

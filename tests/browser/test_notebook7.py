@@ -19,7 +19,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Error, Page, Request, expect
 
-from pidurable_nb.notebook import labserver
+from pidurable_nb.notebook.server import labserver
 from tests.browser.driving import RAN, READY, SHOW_LAB
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a server, a browser and the whole tour

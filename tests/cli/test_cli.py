@@ -19,7 +19,7 @@ import pytest
 import pidurable_nb
 from pidurable_nb.cli import main
 from pidurable_nb.cli.table import TABLE
-from pidurable_nb.lab.inspect import inspect_store
+from pidurable_nb.lab.looking.inspect import inspect_store
 
 STORES = Path(__file__).resolve().parents[2] / "fixtures" / "stores"
 

@@ -12,7 +12,7 @@ from pidurable_nb import Harness, Phase
 from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.agent.harness import Opening
 from pidurable_nb.clock import LoopClock
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.probe import Probe
 from pidurable_nb.store.memory import MemoryStorage
 from pidurable_nb.store.sqlite import SqliteStorage

@@ -39,7 +39,7 @@ from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.decide import implied_marks
 from pidurable_nb.errors import TaskFaulted, TaskOrphaned
 from pidurable_nb.ids import JsonObject, TaskId
-from pidurable_nb.lab.loop import DeterministicLoop
+from pidurable_nb.lab.dying.loop import DeterministicLoop
 from pidurable_nb.probe import Mark
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.codec import decode_task, encode_task

@@ -19,7 +19,7 @@ from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.decide import implied_marks
 from pidurable_nb.errors import PidurableError, SessionClosed, StorageRequestError, UnknownPhase
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.loop import DeterministicLoop
+from pidurable_nb.lab.dying.loop import DeterministicLoop
 from pidurable_nb.store.memory import MemoryStorage
 
 STEPS = 5

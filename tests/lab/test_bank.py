@@ -15,8 +15,8 @@ from typing import TypeVar
 import pytest
 
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.bank import ADDRESS, BankError, BankServer, bank, statement
-from pidurable_nb.lab.world import NoWorld, World, applied, asked
+from pidurable_nb.lab.outside.bank import ADDRESS, BankError, BankServer, bank, statement
+from pidurable_nb.lab.outside.world import NoWorld, World, applied, asked
 from pidurable_nb.probe import Mark, TaskSubject
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_bank_stays_open(tmp_pa
 
 def test_no_bank_outlives_who_opened_it() -> None:
     code = (
-        "from pidurable_nb.lab.bank import BankServer\n"
+        "from pidurable_nb.lab.outside.bank import BankServer\n"
         "with BankServer() as b: print(b.pid, b.address, flush=True); input()"
     )
     with subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.lab.code import CodeNotLoaded, Loaded, load_code
-from pidurable_nb.lab.explain import explain
+from pidurable_nb.lab.looking.explain import explain
 from pidurable_nb.store.stranger import StoreFile
 
 STORES = Path(__file__).resolve().parents[2] / "fixtures" / "stores"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.ids import ConversationId, EntryId, Json, SubmissionId, TaskId
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.conversations import Stored, unfinished, unsound
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.judging.conversations import Stored, unfinished, unsound
+from pidurable_nb.lab.outside.bank import BankServer
 from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.records.task import Pending, Running, TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord, Owner, Placed, Queued, SubmissionRecord

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pidurable_nb.lab.crash_points import PointInfo, points
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.crash_points import PointInfo, points
+from pidurable_nb.lab.dying.point import Point
 from pidurable_nb.lab.scenario import builtin
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.demo import Shown, demonstrate, predicted, show
-from pidurable_nb.lab.forkserver import ForkServer
+from pidurable_nb.lab.dying.forkserver import ForkServer
+from pidurable_nb.lab.outside.bank import BankServer
 from pidurable_nb.lab.scenario import BUILT_IN, builtin, builtins
 
 
@@ -81,7 +81,7 @@ def test_m1_approval_asked_nobody_again(shown: dict[str, Shown]) -> None:
 
 def test_a_scenario_that_breaks_its_promise_is_not_ok(tmp_path: Path) -> None:
     ticker = builtin("ticker")
-    with BankServer(), ForkServer(["pidurable_nb.lab.run", "pidurable_nb.store.sqlite"]) as server:
+    with BankServer(), ForkServer(["pidurable_nb.lab.dying.run", "pidurable_nb.store.sqlite"]) as server:
         late = show(replace(ticker, kill_point="ticker#1/tick:effect.after@99"), tmp_path / "late", server)
         gone = show(replace(ticker, module="no_such_module"), tmp_path / "gone", server)
     assert (late.ok, late.signals, late.predicted_equals_done, late.broken) == (False, (), False, ())

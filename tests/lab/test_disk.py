@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from pidurable_nb.lab.disk import BLOCK, Blocks, Disk, Item, Link, Piece, Resize, Unlink, chosen
-from pidurable_nb.lab.vfs import FileOp, replay
+from pidurable_nb.lab.dying.vfs import FileOp, replay
+from pidurable_nb.lab.images.disk import BLOCK, Blocks, Disk, Item, Link, Piece, Resize, Unlink, chosen
 
 
 def joined(files: dict[str, Blocks]) -> dict[str, bytes]:

@@ -16,8 +16,8 @@ import pytest
 
 from pidurable_nb.engine.decide import Policy
 from pidurable_nb.ids import Json, JsonObject, TaskId
-from pidurable_nb.lab.explain import ASSUMED, Explanation, explain, snapshot_of
-from pidurable_nb.lab.explain_text import to_text
+from pidurable_nb.lab.looking.explain import ASSUMED, Explanation, explain, snapshot_of
+from pidurable_nb.lab.looking.explain_text import to_text
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.store.visible import columns

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pidurable_nb.lab.dying.run import EPOCH_MS
 from pidurable_nb.lab.explore import NoSuchChoice, TooManyTasks, Unsound, closure, replay, seeds
 from pidurable_nb.lab.explore.states import timeless
-from pidurable_nb.lab.run import EPOCH_MS
 
 CODE = Path(__file__).resolve().parents[2] / "fixtures" / "code"
 PARTS, PART = 25, 400

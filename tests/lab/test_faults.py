@@ -13,7 +13,13 @@ import pytest
 
 from pidurable_nb import Done, Harness, Input, Phase, Runtime
 from pidurable_nb.errors import StorageError
-from pidurable_nb.lab.faults import (
+from pidurable_nb.lab.dying.identity import STORE
+from pidurable_nb.lab.dying.vfs import RecordingVfs, replay
+from pidurable_nb.lab.images.image_check import Checker
+from pidurable_nb.lab.images.images import image
+from pidurable_nb.lab.images.recording import Recording, record
+from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
+from pidurable_nb.lab.sweeping.failing import (
     FAULTS,
     Fault,
     FaultGate,
@@ -24,13 +30,7 @@ from pidurable_nb.lab.faults import (
     run_fault,
     wrong,
 )
-from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.image_check import Checker
-from pidurable_nb.lab.images import image
-from pidurable_nb.lab.recording import Recording, record
-from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
 from pidurable_nb.lab.sweeping.faults import Faulty
-from pidurable_nb.lab.vfs import RecordingVfs, replay
 from pidurable_nb.store.storage import PutEntry, Storage
 from pidurable_nb.testing.storage_checks import commit, entry, start
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.ids import Json
-from pidurable_nb.lab.forkserver import Ended, ForkServer, ForkServerError, UnknownTarget
+from pidurable_nb.lab.dying.forkserver import Ended, ForkServer, ForkServerError, UnknownTarget
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -205,7 +205,7 @@ def test_the_death_of_the_parent_ends_the_server_and_the_child_it_waits_for(tmp_
     program = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
         "from pathlib import Path\n"
-        "from pidurable_nb.lab.forkserver import ForkServer\n"
+        "from pidurable_nb.lab.dying.forkserver import ForkServer\n"
         f"with ForkServer(['test_forkserver'], extra_path=[Path({str(HERE)!r})]) as server:\n"
         "    print(server.pid, flush=True)\n"
         f"    server.run('test_forkserver:sleep_with_offspring', {str(pids)!r}, timeout_s=600)\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.identity import STORE, digest_of, file_points, files_in, freeze_at
-from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.identity import STORE, digest_of, file_points, files_in, freeze_at
+from pidurable_nb.lab.dying.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.vfs import replay
+from pidurable_nb.lab.outside.bank import BankServer
 from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.lab.sweeping.sweep import freeze_equals_kill
-from pidurable_nb.lab.vfs import replay
 
 PLAN = Plan(seed=1, same_bytes=True, record_files=True)
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb import Done, Harness, Input, Phase, Runtime
-from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.image_check import Checker, Finding, Outcome, check, lay_out
-from pidurable_nb.lab.images import Effort, Image, NoSuchImage, image, kill_images, power_images
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.promises import Told
-from pidurable_nb.lab.recording import Here, Recording, record
-from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.identity import STORE
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.vfs import FileOp, RecordingVfs, Short, replay, seed_prng
+from pidurable_nb.lab.images.image_check import Checker, Finding, Outcome, check, lay_out
+from pidurable_nb.lab.images.images import Effort, Image, NoSuchImage, image, kill_images, power_images
+from pidurable_nb.lab.images.promises import Told
+from pidurable_nb.lab.images.recording import Here, Recording, record
 from pidurable_nb.lab.scenario import Scenario, builtin, facts_of, violations
-from pidurable_nb.lab.vfs import FileOp, RecordingVfs, Short, replay, seed_prng
 from pidurable_nb.store.plain import Content, content
 from pidurable_nb.store.sqlite import Durability
 

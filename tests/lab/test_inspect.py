@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.inspect import inspect_open, inspect_store
-from pidurable_nb.lab.inspect_text import WIDTH, inspection_text
+from pidurable_nb.lab.looking.inspect import inspect_open, inspect_store
+from pidurable_nb.lab.looking.inspect_text import WIDTH, inspection_text
 from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.store.visible import columns, fitted, visible
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.crash import read_journal
-from pidurable_nb.lab.heard import Heard
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import CHILD, Plan, asked_of_child, fork_server, run_here
+from pidurable_nb.lab.dying.crash import read_journal
+from pidurable_nb.lab.dying.heard import Heard
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import CHILD, Plan, asked_of_child, fork_server, run_here
 from pidurable_nb.lab.scenario import around, builtin
 from pidurable_nb.records.codec import BadRecord
 

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from pidurable_nb.lab.lane import Lane
+from pidurable_nb.lab.dying.lane import Lane
 
 AT_EXIT = """
 import atexit
 from concurrent.futures import ThreadPoolExecutor
-from pidurable_nb.lab.lane import Lane
+from pidurable_nb.lab.dying.lane import Lane
 ThreadPoolExecutor(1).submit(int).result()
 lane = Lane("walk")
 atexit.register(lambda: (print(lane.call(lambda: "called")), lane.close()))

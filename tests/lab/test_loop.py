@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pidurable_nb.lab.loop import Deadlock, DeterministicLoop, Runaway, run
+from pidurable_nb.lab.dying.loop import Deadlock, DeterministicLoop, Runaway, run
 
 
 class Crash(BaseException):

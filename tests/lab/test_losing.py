@@ -17,7 +17,7 @@ from pidurable_nb import Done, Harness, Phase, Runtime
 from pidurable_nb.agent.extending.settings import Settings
 from pidurable_nb.ids import TaskId
 from pidurable_nb.lab.code import Loaded
-from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.looking.program import Program
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.scene.losing import MOST, lost_in
 from pidurable_nb.lab.scene.parts import Memo

@@ -13,11 +13,11 @@ from typing import Literal
 import pytest
 
 from pidurable_nb.errors import AnotherWriter, StorageError, Stored, StoreOwned
-from pidurable_nb.lab.crash import CrashPlan
-from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.recording import Recording, record
-from pidurable_nb.lab.run import LEDGER, Lived, Plan, run_here
+from pidurable_nb.lab.dying.crash import CrashPlan
+from pidurable_nb.lab.dying.identity import STORE
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Lived, Plan, run_here
+from pidurable_nb.lab.images.recording import Recording, record
 from pidurable_nb.lab.scenario import builtin
 from pidurable_nb.lab.sweeping import states as sweep_states
 from pidurable_nb.lab.sweeping.points import SweepKind, Which

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pidurable_nb.ids import ConversationId, Seq, SubmissionId, TaskId
-from pidurable_nb.lab.point import BadPoint, Namer, Numbered, Place, Point, PointWhat, StorePlace, TaskPlace
-from pidurable_nb.lab.vfs import FileOp
+from pidurable_nb.lab.dying.point import BadPoint, Namer, Numbered, Place, Point, PointWhat, StorePlace, TaskPlace
+from pidurable_nb.lab.dying.vfs import FileOp
 from pidurable_nb.probe import (
     ConversationSubject,
     Edge,

@@ -11,12 +11,12 @@ from pidurable_nb import AgentChange, Extension, Harness, tool
 from pidurable_nb.agent.extending.extension import wrap_tool
 from pidurable_nb.agent.stored.recovery import AssumedCode
 from pidurable_nb.engine.registry import BuiltIn, Fits
-from pidurable_nb.lab.explain import explain
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.program import Program
-from pidurable_nb.lab.run import Plan, run_here
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import Plan, run_here
+from pidurable_nb.lab.looking.explain import explain
+from pidurable_nb.lab.looking.program import Program
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.stepper import Stepper
+from pidurable_nb.lab.walking.stepper import Stepper
 from pidurable_nb.models import CallTools, Scripted, call
 from pidurable_nb.records.task import Pending
 from pidurable_nb.store.stranger import StoreFile

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.ids import JsonObject
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.crash import read_journal
-from pidurable_nb.lab.forkserver import Ended, ForkServer
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Plan, child, run_here
+from pidurable_nb.lab.dying.crash import read_journal
+from pidurable_nb.lab.dying.forkserver import Ended, ForkServer
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan, child, run_here
+from pidurable_nb.lab.outside.bank import BankServer
+from pidurable_nb.lab.outside.world import asked
 from pidurable_nb.lab.scenario import builtin, facts_of, violations
-from pidurable_nb.lab.world import asked
 from pidurable_nb.records.codec import BadRecord
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    modules = ["pidurable_nb.lab.run", "pidurable_nb.store.sqlite", "pidurable_nb.lab.scenarios.checkout"]
+    modules = ["pidurable_nb.lab.dying.run", "pidurable_nb.store.sqlite", "pidurable_nb.lab.scenarios.checkout"]
     with BankServer(), ForkServer(modules) as running:
         yield running
 
@@ -35,7 +35,7 @@ def killed(server: ForkServer, name: str, folder: Path, plan: Plan) -> Ended:
         "plan": replace(plan, kind="kill").to_json(),
     }
     folder.mkdir()
-    return server.run("pidurable_nb.lab.run:child", argument, timeout_s=60)
+    return server.run("pidurable_nb.lab.dying.run:child", argument, timeout_s=60)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, NeverEnds, Plan, Story, run_here, run_to_end
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, NeverEnds, Plan, Story, run_here, run_to_end
+from pidurable_nb.lab.dying.vfs import replay
+from pidurable_nb.lab.outside.bank import BankServer
+from pidurable_nb.lab.outside.world import World
 from pidurable_nb.lab.scenario import BUILT_IN, Facts, UnknownScenario, builtin, builtins, facts_of, find, violations
-from pidurable_nb.lab.vfs import replay
-from pidurable_nb.lab.world import World
 from pidurable_nb.records.message import calls_of, text_of
 
 pytestmark = pytest.mark.usefixtures("open_bank")

@@ -17,7 +17,7 @@ from pidurable_nb.lab.scene.facts import Base, Facts
 from pidurable_nb.lab.scene.parts import LONGEST
 from pidurable_nb.lab.scene.scene import Scene
 from pidurable_nb.lab.scene.source import CannotDo, NoScenario, StoreSource
-from pidurable_nb.lab.stepper import Stepper
+from pidurable_nb.lab.walking.stepper import Stepper
 from pidurable_nb.records.codec import dumps, encode_entry, encode_submission, encode_task
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.store.stranger import StoreFile

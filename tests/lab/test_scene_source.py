@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from pidurable_nb.engine.decide import decide_tasks
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import DidNotDie
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import DidNotDie
+from pidurable_nb.lab.outside.world import applied, asked
 from pidurable_nb.lab.scenario import BUILT_IN, builtin
 from pidurable_nb.lab.scene.parts import Effect, Task
 from pidurable_nb.lab.scene.scene import Scene
 from pidurable_nb.lab.scene.source import CannotDo, ScenarioSource
 from pidurable_nb.lab.scene.stage import Stage
-from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.store.stranger import StoreFile
 
 MAIN = ["ticker", "refund", "checkout", "support-desk"]

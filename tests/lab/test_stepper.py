@@ -14,15 +14,15 @@ from pidurable_nb import Json, Phase
 from pidurable_nb.engine import decide as deciding
 from pidurable_nb.engine import rows
 from pidurable_nb.engine.decide import Verdict
-from pidurable_nb.lab.bank import BankServer
 from pidurable_nb.lab.code import Loaded, load_code
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.recover import NoLedger, effects_before, recover
-from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.outside.bank import BankServer
+from pidurable_nb.lab.outside.world import World
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.stepper import Stepper
-from pidurable_nb.lab.walk import just_run
-from pidurable_nb.lab.world import World
+from pidurable_nb.lab.walking.recover import NoLedger, effects_before, recover
+from pidurable_nb.lab.walking.stepper import Stepper
+from pidurable_nb.lab.walking.walk import just_run
 from pidurable_nb.probe import Mark
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -18,21 +18,21 @@ import pytest
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab import invariants
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.explain import explain
-from pidurable_nb.lab.images import NoSuchImage
-from pidurable_nb.lab.invariants import Acknowledged, content_of
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import EPOCH_MS, LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import EPOCH_MS, LEDGER, Plan, run_here
+from pidurable_nb.lab.images.images import NoSuchImage
+from pidurable_nb.lab.judging import invariants
+from pidurable_nb.lab.judging.invariants import Acknowledged, content_of
+from pidurable_nb.lab.looking.explain import explain
+from pidurable_nb.lab.outside.bank import BankServer
+from pidurable_nb.lab.outside.world import append
 from pidurable_nb.lab.scenario import BUILT_IN, Facts, Scenario, builtin, facts_of
 from pidurable_nb.lab.sweeping.lives import Image, live
 from pidurable_nb.lab.sweeping.points import where
 from pidurable_nb.lab.sweeping.replay import NeverPassed, replay
 from pidurable_nb.lab.sweeping.result import CLASSES
 from pidurable_nb.lab.sweeping.sweep import sweep
-from pidurable_nb.lab.verdict_check import NOTHING, acted, disagreements
-from pidurable_nb.lab.world import append
+from pidurable_nb.lab.walking.verdict_check import NOTHING, acted, disagreements
 from pidurable_nb.store.stranger import StoreFile
 
 ALLOWED_TWICE = {

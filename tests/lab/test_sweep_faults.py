@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.faults import FAULTS, Place
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.point import Point
 from pidurable_nb.lab.scenario import builtin
+from pidurable_nb.lab.sweeping.failing import FAULTS, Place
 from pidurable_nb.lab.sweeping.faults import CHUNK, Faulty, count_faults, fault_pieces, fault_story
 from pidurable_nb.lab.sweeping.hands import crew
 from pidurable_nb.lab.sweeping.pieces import Faults, Sweeping, piece_of

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.identity import digest_of, files_in
-from pidurable_nb.lab.image_check import Checker
-from pidurable_nb.lab.images import Effort, Image, NoSuchImage, image, kill_images, power_images
-from pidurable_nb.lab.invariants import Problem, expected
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.recording import Recording
-from pidurable_nb.lab.run import EPOCH_MS, LEDGER
+from pidurable_nb.lab.dying.identity import digest_of, files_in
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import EPOCH_MS, LEDGER
+from pidurable_nb.lab.images.image_check import Checker
+from pidurable_nb.lab.images.images import Effort, Image, NoSuchImage, image, kill_images, power_images
+from pidurable_nb.lab.images.recording import Recording
+from pidurable_nb.lab.judging.invariants import Problem, expected
+from pidurable_nb.lab.outside.bank import BankServer
 from pidurable_nb.lab.scenario import Facts, Scenario, builtin
 from pidurable_nb.lab.sweeping.images import count_images, image_pieces, lay_out_story
 from pidurable_nb.lab.sweeping.lives import Image as Left
@@ -219,7 +219,7 @@ def test_a_key_of_an_image_is_the_same_in_another_process(tmp_path: Path) -> Non
     here = [each.key.hex() for each in kill_images(recording)]
     code = (
         "from pathlib import Path; from pidurable_nb.lab.scenario import builtin;"
-        "from pidurable_nb.lab.images import kill_images; from pidurable_nb.lab.recording import record;"
+        "from pidurable_nb.lab.images.images import kill_images; from pidurable_nb.lab.images.recording import record;"
         "Path('there').mkdir(); found = record(builtin('ticker'), Path('there'));"
         "print(*(each.key.hex() for each in kill_images(found)))"
     )

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from pidurable_nb.lab.invariants import Problem
-from pidurable_nb.lab.point import Point, TaskPlace
+from pidurable_nb.lab.dying.point import Point, TaskPlace
+from pidurable_nb.lab.judging.invariants import Problem
 from pidurable_nb.lab.sweeping.frame import COLUMNS
 from pidurable_nb.lab.sweeping.matrix import MOST_ROWS, WORDS, matrix
 from pidurable_nb.lab.sweeping.points import SweepKind

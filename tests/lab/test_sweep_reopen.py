@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pidurable_nb.lab.identity import digest_of, files_in
+from pidurable_nb.lab.dying.identity import digest_of, files_in
+from pidurable_nb.lab.outside.world import asked
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario, builtin
 from pidurable_nb.lab.sweeping.points import Where, where
 from pidurable_nb.lab.sweeping.reopen import NothingLeft, story_image
@@ -17,7 +18,6 @@ from pidurable_nb.lab.sweeping.replay import NeverPassed
 from pidurable_nb.lab.sweeping.result import SweepResult
 from pidurable_nb.lab.sweeping.sweep import sweep
 from pidurable_nb.lab.sweeping.tally import Tally, Witness
-from pidurable_nb.lab.world import asked
 
 
 def of(scenario: str, *names: str) -> tuple[SweepResult, Witness]:

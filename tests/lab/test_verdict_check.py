@@ -8,13 +8,13 @@ import pytest
 
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.bank import BankServer
-from pidurable_nb.lab.crash import Act, read_journal
 from pidurable_nb.lab.demo import predicted
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.crash import Act, read_journal
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.outside.bank import BankServer
 from pidurable_nb.lab.scenario import builtin
-from pidurable_nb.lab.verdict_check import acted, disagreements
+from pidurable_nb.lab.walking.verdict_check import acted, disagreements
 
 STORES = Path(__file__).parents[2] / "fixtures" / "stores"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.ids import Json
-from pidurable_nb.lab.forkserver import ForkServer
-from pidurable_nb.lab.sqlite_abi import SqliteLibrary, library
-from pidurable_nb.lab.vfs import FileOp, RecordingVfs, VfsUnavailable, replay, seed_prng
+from pidurable_nb.lab.dying.forkserver import ForkServer
+from pidurable_nb.lab.dying.sqlite_abi import SqliteLibrary, library
+from pidurable_nb.lab.dying.vfs import FileOp, RecordingVfs, VfsUnavailable, replay, seed_prng
 
 HERE = Path(__file__).parent
 STORE = "a store?100%#.db"  # a name that a URI must escape
@@ -438,8 +438,8 @@ def test_a_seeded_vfs_answers_its_own_randomness_from_the_seed() -> None:
     program = (
         "import ctypes, sys\n"
         f"sys.path.insert(0, {str(HERE.parents[1])!r})\n"
-        "from pidurable_nb.lab.sqlite_abi import XRANDOMNESS, library\n"
-        "from pidurable_nb.lab.vfs import RecordingVfs\n"
+        "from pidurable_nb.lab.dying.sqlite_abi import XRANDOMNESS, library\n"
+        "from pidurable_nb.lab.dying.vfs import RecordingVfs\n"
         "vfs = RecordingVfs(seed=int(sys.argv[1]))\n"
         "found = library().vfs_find(vfs.name.encode())\n"
         "out = ctypes.create_string_buffer(16)\n"

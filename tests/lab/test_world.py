@@ -15,7 +15,7 @@ import pytest
 
 from pidurable_nb.errors import NotJson
 from pidurable_nb.ids import JsonObject, TaskId
-from pidurable_nb.lab.world import (
+from pidurable_nb.lab.outside.world import (
     LedgerLine,
     NoWorld,
     SimulatedCrash,
@@ -152,7 +152,7 @@ def test_code_that_crashes_its_process_ends_this_life_and_leaves_the_kernel(tmp_
 def test_lines_of_two_processes_do_not_mix(tmp_path: Path) -> None:
     ledger = tmp_path / "effects.jsonl"
     code = (
-        "import sys; from pathlib import Path; from pidurable_nb.lab.world import append\n"
+        "import sys; from pathlib import Path; from pidurable_nb.lab.outside.world import append\n"
         "for n in range(300): append(Path(sys.argv[1]), {'effect': sys.argv[2] * 200, 'edge': 'before', 'n': n})"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(ledger), letter]) for letter in "ab"]
@@ -167,7 +167,7 @@ def test_a_killed_process_has_asked(tmp_path: Path) -> None:
     ledger = tmp_path / "effects.jsonl"
     code = (
         "import asyncio, os, signal, sys; from pathlib import Path\n"
-        "from pidurable_nb.ids import TaskId; from pidurable_nb.lab.world import World\n"
+        "from pidurable_nb.ids import TaskId; from pidurable_nb.lab.outside.world import World\n"
         "from pidurable_nb.probe import Mark, TaskSubject\n"
         "mark = Mark(TaskSubject(TaskId(7), 'ticker', 'tick'), 'effect', 'before', name='boom')\n"
         "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"

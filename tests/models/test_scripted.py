@@ -12,7 +12,7 @@ import pytest
 
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.ids import JsonObject
-from pidurable_nb.lab import loop
+from pidurable_nb.lab.dying import loop
 from pidurable_nb.models import (
     Attempts,
     Break,

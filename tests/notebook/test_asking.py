@@ -14,7 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from pidurable_nb import Answered, Conversation, Unanswered
-from pidurable_nb.notebook.asking import request_of
+from pidurable_nb.notebook.kernel.asking import request_of
 
 ECHO = """
 from pidurable_nb.models import Scripted

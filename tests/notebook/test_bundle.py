@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.notebook import labview
-from pidurable_nb.notebook.bundle import bundle
+from pidurable_nb.notebook.views.bundle import bundle
 
 PAGE = Path(labview.__file__).parent / "page"
 

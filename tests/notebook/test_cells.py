@@ -10,8 +10,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from pidurable_nb import Extension
 from pidurable_nb.agent.harness import Harness
-from pidurable_nb.notebook.cells import CELLS, Cells, is_model
-from pidurable_nb.notebook.opened import Opened
+from pidurable_nb.notebook.kernel.cells import CELLS, Cells, is_model
+from pidurable_nb.notebook.kernel.opened import Opened
 
 LOOKUP = """
 from pidurable_nb import tool

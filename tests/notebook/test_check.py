@@ -10,7 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from pidurable_nb import Call, tool
-from pidurable_nb.lab.world import NoWorld
+from pidurable_nb.lab.outside.world import NoWorld
 from pidurable_nb.notebook.study.check import Checked, check
 from pidurable_nb.notebook.study.exercises import ONE_REFUND, SECOND_TOOL, WHERE_IT_DIED, Case, Till
 from pidurable_nb.store.stranger import StoreFile

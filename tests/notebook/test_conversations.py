@@ -10,9 +10,9 @@ from pidurable_nb.agent.inbox.admission import Match
 from pidurable_nb.agent.watching.agent_event import GenerationInFlight
 from pidurable_nb.agent.watching.live_state import LiveState
 from pidurable_nb.ids import ABSENT, ROOT, Absent, EntryId, Json, JsonObject, SubmissionId
-from pidurable_nb.notebook.answers import MOST, AnswerView, Asked, Called, Said, parts_of
-from pidurable_nb.notebook.conversations import inbox_of, inbox_table, transcript_table
-from pidurable_nb.notebook.markup import lines_of
+from pidurable_nb.notebook.views.answers import MOST, AnswerView, Asked, Called, Said, parts_of
+from pidurable_nb.notebook.views.conversations import inbox_of, inbox_table, transcript_table
+from pidurable_nb.notebook.views.markup import lines_of
 from pidurable_nb.records.message import harness_block
 from pidurable_nb.records.transcript import (
     Answered,

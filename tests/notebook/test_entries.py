@@ -12,8 +12,8 @@ import pytest
 from IPython.core.error import UsageError
 
 from pidurable_nb import Done, Harness, Phase, Runtime
-from pidurable_nb.notebook.entries import LONGEST
 from pidurable_nb.notebook.labview.view import LabView
+from pidurable_nb.notebook.views.entries import LONGEST
 from pidurable_nb.store.stranger import StoreFile
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "stores"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pidurable_nb.lab.world import SimulatedCrash
-from pidurable_nb.notebook.host import Host, HostEnded
+from pidurable_nb.lab.outside.world import SimulatedCrash
+from pidurable_nb.notebook.kernel.host import Host, HostEnded
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pidurable_nb.notebook import labserver
+from pidurable_nb.notebook.server import labserver
 
 LAB = [sys.executable, "-m", "pidurable_nb", "lab"]
 

@@ -24,7 +24,7 @@ from pidurable_nb.lab.scene.scene import Scene
 from pidurable_nb.lab.scene.source import CannotDo, SceneSource
 from pidurable_nb.models import Say, Scripted
 from pidurable_nb.models.model import ModelEvent, ModelRequest, TextDelta
-from pidurable_nb.notebook.host import Host
+from pidurable_nb.notebook.kernel.host import Host
 from pidurable_nb.notebook.labview import live
 from pidurable_nb.notebook.labview.live import LiveSource
 from pidurable_nb.notebook.labview.pace import EVERY_S, Pace

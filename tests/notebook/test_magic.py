@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from pidurable_nb import Harness, TaskFaulted
-from pidurable_nb.notebook.opened import Opened
+from pidurable_nb.notebook.kernel.opened import Opened
 
 
 class Shell(Protocol):

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from IPython.core.error import UsageError
 
-from pidurable_nb.lab.world import asked
-from pidurable_nb.notebook.deathviews import DeathView
-from pidurable_nb.notebook.graphs import Figure
-from pidurable_nb.notebook.steps import RecoveryView, StepView
-from pidurable_nb.notebook.verdicts import WhyView
+from pidurable_nb.lab.outside.world import asked
+from pidurable_nb.notebook.kernel.deathviews import DeathView
+from pidurable_nb.notebook.views.graphs import Figure
+from pidurable_nb.notebook.views.steps import RecoveryView, StepView
+from pidurable_nb.notebook.views.verdicts import WhyView
 from pidurable_nb.store.stranger import StoreFile
 
 MINE = """%%pi scenario mine

@@ -17,7 +17,7 @@ import pytest
 from pidurable_nb import Harness
 from pidurable_nb.errors import NotAStore, StorageRequestError, StoreOwned, StoreRefused
 from pidurable_nb.ids import ROOT, Json
-from pidurable_nb.notebook.host import Host
+from pidurable_nb.notebook.kernel.host import Host
 from pidurable_nb.notebook.study.scores import Answer
 from pidurable_nb.notebook.study.study import NotLocked, Study, study_path
 from pidurable_nb.store.stranger import StoreFile
@@ -266,7 +266,7 @@ def test_f5_notebooks_side_by_side_all_lock_and_each_question_has_one_answer(stu
 RACE = """
 import random, sys
 from pathlib import Path
-from pidurable_nb.notebook.host import Host
+from pidurable_nb.notebook.kernel.host import Host
 from pidurable_nb.notebook.study.scores import Answer
 from pidurable_nb.notebook.study.study import Study
 host, me = Host(), int(sys.argv[2])
@@ -287,7 +287,7 @@ host.shut()
 ANSWER_ON = """
 import sys
 from pathlib import Path
-from pidurable_nb.notebook.host import Host
+from pidurable_nb.notebook.kernel.host import Host
 from pidurable_nb.notebook.study.scores import Answer
 from pidurable_nb.notebook.study.study import Study
 host = Host()

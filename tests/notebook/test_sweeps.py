@@ -15,10 +15,10 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from pidurable_nb.lab.sweeping.result import SweepResult
-from pidurable_nb.notebook.steps import StepView
-from pidurable_nb.notebook.sweeping import NoSuchStory
-from pidurable_nb.notebook.sweeps import SweepView, WitnessView
-from pidurable_nb.notebook.verdicts import WhyView
+from pidurable_nb.notebook.kernel.sweeping import NoSuchStory
+from pidurable_nb.notebook.kernel.sweeps import SweepView, WitnessView
+from pidurable_nb.notebook.views.steps import StepView
+from pidurable_nb.notebook.views.verdicts import WhyView
 
 MINE = """%%pi scenario mine
 class Say(Phase[str], task="say"):
@@ -206,11 +206,11 @@ def test_interrupting_the_kernel_stops_the_sweep_and_keeps_what_was_found(kernel
         kernel.interrupt()
 
     kernel.run(
-        "from pathlib import Path\nfrom pidurable_nb.notebook import sweeping\n"
+        "from pathlib import Path\nfrom pidurable_nb.notebook.kernel import sweeping\n"
         "def heard(progress, stopping, tell):\n"
         "    Path('begun').touch()\n    tell(progress, stopping)\n"
         "run = sweeping.run\n"
-        "from pidurable_nb.notebook import sweep_cells\n"
+        "from pidurable_nb.notebook.commands import sweep_cells\n"
         "sweep_cells.run = lambda s, w, tell: run(s, w, lambda p, stopping: heard(p, stopping, tell))"
     )
     threading.Thread(target=interrupt, daemon=True).start()

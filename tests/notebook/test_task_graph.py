@@ -27,7 +27,7 @@ from pidurable_nb.lab.scene.graph import Graph, graph_of
 from pidurable_nb.lab.scene.parts import Task
 from pidurable_nb.lab.scene.source import StoreSource
 from pidurable_nb.notebook.labview.view import LabView
-from pidurable_nb.notebook.task_tree import TaskTree
+from pidurable_nb.notebook.views.task_tree import TaskTree
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import ConversationRecord, Owner

@@ -12,12 +12,12 @@ import pytest
 
 from pidurable_nb.engine.graph import Edge
 from pidurable_nb.ids import ConversationId, EntryId, TaskId
-from pidurable_nb.lab.stepper import RowChange
-from pidurable_nb.notebook import markup, svg
-from pidurable_nb.notebook.conversations import transcript_table
-from pidurable_nb.notebook.graphs import Standing, ownership, state_machine
-from pidurable_nb.notebook.steps import row_lines
-from pidurable_nb.notebook.tables import memos_of, memos_table, tasks_table
+from pidurable_nb.lab.walking.stepper import RowChange
+from pidurable_nb.notebook.views import markup, svg
+from pidurable_nb.notebook.views.conversations import transcript_table
+from pidurable_nb.notebook.views.graphs import Standing, ownership, state_machine
+from pidurable_nb.notebook.views.steps import row_lines
+from pidurable_nb.notebook.views.tables import memos_of, memos_table, tasks_table
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import EntryRecord

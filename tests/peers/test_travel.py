@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pidurable_nb.lab.explain import explain
-from pidurable_nb.lab.inspect import inspect_store
+from pidurable_nb.lab.looking.explain import explain
+from pidurable_nb.lab.looking.inspect import inspect_store
 
 pytest.importorskip("pi_durable", reason="the peer is optional: make test PEERS=1")
 

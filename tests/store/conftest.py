@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pidurable_nb.lab.vfs import FileOp, RecordingVfs
+from pidurable_nb.lab.dying.vfs import FileOp, RecordingVfs
 
 
 @pytest.fixture

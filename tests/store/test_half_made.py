@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb.errors import DamagedStore, NotAStore
-from pidurable_nb.lab.image_check import lay_out
-from pidurable_nb.lab.images import Effort, image, kill_images, power_images
-from pidurable_nb.lab.recording import Recording, record
+from pidurable_nb.lab.images.image_check import lay_out
+from pidurable_nb.lab.images.images import Effort, image, kill_images, power_images
+from pidurable_nb.lab.images.recording import Recording, record
 from pidurable_nb.store.carrying import JOURNAL_MAGIC
 from pidurable_nb.store.opening import look
 from pidurable_nb.store.sqlite import SqliteStorage

@@ -13,7 +13,7 @@ from pidurable_nb.errors import (
     StorageError,
 )
 from pidurable_nb.ids import DocumentId, TaskId
-from pidurable_nb.lab.vfs import FileOp, RecordingVfs
+from pidurable_nb.lab.dying.vfs import FileOp, RecordingVfs
 from pidurable_nb.store.line import Phase, classify
 from pidurable_nb.store.ownership import lock_path
 from pidurable_nb.store.sqlite import Durability, SqliteStorage

@@ -24,7 +24,7 @@ from pidurable_nb.errors import (
     StoreRefused,
 )
 from pidurable_nb.ids import ROOT, ConversationId, DocumentId, EntryId, TaskId
-from pidurable_nb.lab.vfs import FileOp, RecordingVfs, replay
+from pidurable_nb.lab.dying.vfs import FileOp, RecordingVfs, replay
 from pidurable_nb.records import codec
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import Address, ConversationScope

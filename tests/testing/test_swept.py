@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pidurable_nb import Done, Harness, Phase, Runtime
-from pidurable_nb.lab.forkserver import ForkServerError
+from pidurable_nb.lab.dying.forkserver import ForkServerError
 from pidurable_nb.lab.scenario import Scenario, UnknownScenario
 from pidurable_nb.lab.sweeping.replay import NeverPassed
 from pidurable_nb.lab.sweeping.sweep import sweep

@@ -13,12 +13,12 @@ from typing import Final
 from pidurable_nb.engine.decide import Verdict
 from pidurable_nb.engine.snapshot import Snapshot
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.bank import statement
-from pidurable_nb.lab.explain import ASSUMED, Explanation
 from pidurable_nb.lab.explore.states import ExploredStorage
-from pidurable_nb.lab.invariants import Expected, Problem, beyond_policy, never_happened, stuck
+from pidurable_nb.lab.judging.invariants import Expected, Problem, beyond_policy, never_happened, stuck
+from pidurable_nb.lab.looking.explain import ASSUMED, Explanation
+from pidurable_nb.lab.outside.bank import statement
+from pidurable_nb.lab.outside.world import applied, asked
 from pidurable_nb.lab.scenario import Facts, Scenario
-from pidurable_nb.lab.world import applied, asked
 
 __all__ = ["awaited_by", "behind_a_step", "in_the_end"]
 

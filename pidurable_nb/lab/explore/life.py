@@ -22,12 +22,12 @@ from pidurable_nb.agent.harness import Harness
 from pidurable_nb.clock import LoopClock
 from pidurable_nb.engine.phase import TaskRef
 from pidurable_nb.ids import TaskId
+from pidurable_nb.lab.dying.loop import DeterministicLoop
+from pidurable_nb.lab.dying.run import SeededIds
 from pidurable_nb.lab.explore.label import places
 from pidurable_nb.lab.explore.states import Books, State, comparable, timeless
-from pidurable_nb.lab.loop import DeterministicLoop
-from pidurable_nb.lab.run import SeededIds
+from pidurable_nb.lab.outside.world import SimulatedCrash, World
 from pidurable_nb.lab.scenario import Scenario
-from pidurable_nb.lab.world import SimulatedCrash, World
 from pidurable_nb.probe import Mark, SessionSubject, TaskSubject
 from pidurable_nb.records import task as stored
 from pidurable_nb.session.line import Line

@@ -22,13 +22,13 @@ from typing import Final, TypeAlias
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import TaskId
+from pidurable_nb.lab.dying.loop import Runaway
 from pidurable_nb.lab.explore.judge import awaited_by, behind_a_step, in_the_end
 from pidurable_nb.lab.explore.life import Life, Option
 from pidurable_nb.lab.explore.result import Explored, Found, Seeded, Told, unnumbered
 from pidurable_nb.lab.explore.seeded import seeds, surroundings, tell
 from pidurable_nb.lab.explore.states import CRASH, Choices, State, key_of
-from pidurable_nb.lab.invariants import Expected, Problem
-from pidurable_nb.lab.loop import Runaway
+from pidurable_nb.lab.judging.invariants import Expected, Problem
 from pidurable_nb.lab.scenario import Scenario, find
 from pidurable_nb.lab.sweeping.result import name_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pidurable_nb.ids import JsonObject
 from pidurable_nb.lab.explore.states import Choices
-from pidurable_nb.lab.invariants import Broken, Problem
+from pidurable_nb.lab.judging.invariants import Broken, Problem
 
 __all__ = ["Explored", "Found", "Seeded", "Told", "unnumbered"]
 

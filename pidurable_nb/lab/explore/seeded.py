@@ -19,17 +19,17 @@ from typing import Final
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.clock import Clock, LoopClock
 from pidurable_nb.engine.decide import Verdict
-from pidurable_nb.lab.crash import CrashPlan, Passed
+from pidurable_nb.lab.dying.crash import CrashPlan, Passed
+from pidurable_nb.lab.dying.loop import DeterministicLoop
+from pidurable_nb.lab.dying.point import Namer, Point
+from pidurable_nb.lab.dying.run import EPOCH_MS, LEDGER, SeededIds, life
 from pidurable_nb.lab.explore.judge import in_the_end
 from pidurable_nb.lab.explore.result import Found, Seeded, Told, unnumbered
 from pidurable_nb.lab.explore.states import ExploredStorage
-from pidurable_nb.lab.invariants import Expected, Problem, expected
-from pidurable_nb.lab.loop import DeterministicLoop
-from pidurable_nb.lab.point import Namer, Point
-from pidurable_nb.lab.run import EPOCH_MS, LEDGER, SeededIds, life
+from pidurable_nb.lab.judging.invariants import Expected, Problem, expected
+from pidurable_nb.lab.outside.world import SimulatedCrash, World
 from pidurable_nb.lab.scenario import Roots, Scenario, around, find
 from pidurable_nb.lab.sweeping.result import name_of
-from pidurable_nb.lab.world import SimulatedCrash, World
 
 __all__ = ["seeds", "surroundings", "tell"]
 

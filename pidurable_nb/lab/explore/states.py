@@ -19,8 +19,8 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from pidurable_nb.engine.transition import FAULT_MEMO
 from pidurable_nb.ids import DocumentId, Json, Seq
-from pidurable_nb.lab.run import EPOCH_MS
-from pidurable_nb.lab.world import read_ledger
+from pidurable_nb.lab.dying.run import EPOCH_MS
+from pidurable_nb.lab.outside.world import read_ledger
 from pidurable_nb.records.codec import (
     dumps,
     encode_conversation,

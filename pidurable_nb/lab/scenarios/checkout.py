@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 
 from pidurable_nb import Aborted, Done, Failed, Harness, Input, Phase, Runtime, Sleeping, TaskRef, Waiting
-from pidurable_nb.lab.bank import bank
+from pidurable_nb.lab.outside.bank import bank
 from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
 
 ITEMS = (1, 2, 3, 4)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from pidurable_nb import Call, Harness, tool
+from pidurable_nb.lab.outside.world import asked, current_ledger
 from pidurable_nb.lab.scenario import Facts, Scenario, unanswered
-from pidurable_nb.lab.world import asked, current_ledger
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pidurable_nb import Harness, tool
-from pidurable_nb.lab.bank import bank
+from pidurable_nb.lab.outside.bank import bank
 from pidurable_nb.lab.scenario import Facts, Scenario, standing, unanswered
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
 from pidurable_nb.records.message import role_of, text_of

@@ -8,8 +8,8 @@ never gets anywhere is parked at the limit and rests until somebody looks at it 
 from collections.abc import Iterator
 
 from pidurable_nb import Done, Harness, Input, Phase, Runtime, Settings
+from pidurable_nb.lab.outside.world import crash_this_process
 from pidurable_nb.lab.scenario import Facts, Scenario, outcomes_are
-from pidurable_nb.lab.world import crash_this_process
 
 LIMIT = 5
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pidurable_nb.engine.transition import kept_fault
-from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.lab.looking.inspect import outcome_word
 from pidurable_nb.lab.scene.parts import short
 from pidurable_nb.lab.scene.scene import Agreement
 from pidurable_nb.lab.scene.taken import MARK, Taken

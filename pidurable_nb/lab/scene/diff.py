@@ -9,13 +9,13 @@ from typing import Final
 
 from pidurable_nb.engine.transition import FAULT_MEMO
 from pidurable_nb.ids import DocumentId, Json
-from pidurable_nb.lab.inspect import outcome_word
-from pidurable_nb.lab.rows import json_of
+from pidurable_nb.lab.looking.inspect import outcome_word
+from pidurable_nb.lab.looking.rows import json_of
 from pidurable_nb.lab.scene.facts import Facts
 from pidurable_nb.lab.scene.parts import short, size
 from pidurable_nb.lab.scene.rows import said
 from pidurable_nb.lab.scene.scene import DiffRow
-from pidurable_nb.lab.stepper import RowChange
+from pidurable_nb.lab.walking.stepper import RowChange
 from pidurable_nb.records import codec
 from pidurable_nb.records.codec import dumps
 from pidurable_nb.records.task import TaskRecord

@@ -13,10 +13,10 @@ from typing import Final
 from pidurable_nb.agent.calls.executing import effect_name
 from pidurable_nb.agent.stored.recovery import TOOL
 from pidurable_nb.ids import TaskId
+from pidurable_nb.lab.outside.world import LedgerLine
 from pidurable_nb.lab.scene.facts import Facts, named_call
 from pidurable_nb.lab.scene.parts import Effect, Layer, Layers, StoreSays, short
 from pidurable_nb.lab.scene.rows import diagnostics_of
-from pidurable_nb.lab.world import LedgerLine
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.records.transcript import SubmissionRecord
 

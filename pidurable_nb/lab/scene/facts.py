@@ -16,7 +16,7 @@ from typing import Final
 from pidurable_nb.agent.stored import live
 from pidurable_nb.engine.snapshot import LiveRun, Snapshot
 from pidurable_nb.ids import ConversationId, DocumentId, EntryId, JsonObject, Seq, SubmissionId, TaskId
-from pidurable_nb.lab.stepper import RowChange, Stepper
+from pidurable_nb.lab.walking.stepper import RowChange, Stepper
 from pidurable_nb.records import codec
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.document import ConversationScope, DocumentRecord

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pidurable_nb.ids import ConversationId, JsonObject, TaskId
-from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.lab.looking.inspect import outcome_word
 from pidurable_nb.lab.scene.facts import Facts
 from pidurable_nb.lab.scene.forest import HEIGHT, WIDTH, Forest, lay_out
 from pidurable_nb.lab.scene.parts import as_json, short

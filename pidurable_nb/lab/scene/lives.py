@@ -14,16 +14,16 @@ from pathlib import Path
 
 from pidurable_nb.errors import NotAStore
 from pidurable_nb.ids import TaskId
-from pidurable_nb.lab.crash import CrashKind, Passed, read_journal
-from pidurable_nb.lab.forkserver import ForkServer
-from pidurable_nb.lab.heard import Heard
-from pidurable_nb.lab.lane import in_thread
-from pidurable_nb.lab.point import Point, TaskPlace
-from pidurable_nb.lab.run import CHILD, LIFE_S, DidNotDie, Plan, asked_of_child, carry, run_here
+from pidurable_nb.lab.dying.crash import CrashKind, Passed, read_journal
+from pidurable_nb.lab.dying.forkserver import ForkServer
+from pidurable_nb.lab.dying.heard import Heard
+from pidurable_nb.lab.dying.lane import in_thread
+from pidurable_nb.lab.dying.point import Point, TaskPlace
+from pidurable_nb.lab.dying.run import CHILD, LIFE_S, DidNotDie, Plan, asked_of_child, carry, run_here
+from pidurable_nb.lab.outside.world import copy_ledger, read_ledger
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.scene.parts import Move
 from pidurable_nb.lab.scene.rows import moved
-from pidurable_nb.lab.world import copy_ledger, read_ledger
 from pidurable_nb.probe import Mark
 from pidurable_nb.records.task import TaskRecord
 from pidurable_nb.store.stranger import StoreFile

@@ -13,7 +13,7 @@ from typing import Final
 from pidurable_nb.agent.stored import live
 from pidurable_nb.engine.transition import FAULT_MEMO
 from pidurable_nb.ids import ABSENT, ConversationId, Json, JsonObject, SubmissionId, TaskId
-from pidurable_nb.lab.inspect import outcome_word
+from pidurable_nb.lab.looking.inspect import outcome_word
 from pidurable_nb.lab.scene.facts import Facts, entry_of, named_call
 from pidurable_nb.lab.scene.parts import EntryState, LostMemo, Memo, Move, PhaseEdge, Sub, Task, cut, short, size
 from pidurable_nb.records import task as stored

@@ -16,13 +16,12 @@ from typing import Final, Protocol, Self
 
 from pidurable_nb.agent.stored.recovery import TOOL
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.bank import ADDRESS
 from pidurable_nb.lab.code import Loaded
-from pidurable_nb.lab.crash import Passed
-from pidurable_nb.lab.forkserver import ForkServer
-from pidurable_nb.lab.point import Point, TaskPlace
-from pidurable_nb.lab.recover import effects_before
-from pidurable_nb.lab.run import fork_server
+from pidurable_nb.lab.dying.crash import Passed
+from pidurable_nb.lab.dying.forkserver import ForkServer
+from pidurable_nb.lab.dying.point import Point, TaskPlace
+from pidurable_nb.lab.dying.run import fork_server
+from pidurable_nb.lab.outside.bank import ADDRESS
 from pidurable_nb.lab.scenario import Scenario, around
 from pidurable_nb.lab.scene.graph import Graph
 from pidurable_nb.lab.scene.lives import Life, live, points_of
@@ -33,7 +32,8 @@ from pidurable_nb.lab.scene.stage import Origin, Stage, edges_of, origin_of_file
 from pidurable_nb.lab.scene.taken import CHOSEN
 from pidurable_nb.lab.scene.walk import Walking
 from pidurable_nb.lab.scene.words import place_words
-from pidurable_nb.lab.walk import just_run
+from pidurable_nb.lab.walking.recover import effects_before
+from pidurable_nb.lab.walking.walk import just_run
 
 MOST_LIVES: Final = 2
 

@@ -16,7 +16,8 @@ from pidurable_nb.engine.graph import NotReady, edges
 from pidurable_nb.engine.phase import Phase
 from pidurable_nb.engine.rows import number
 from pidurable_nb.ids import Json, TaskId
-from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.looking.program import Program
+from pidurable_nb.lab.outside.world import read_ledger
 from pidurable_nb.lab.scene.diff import whole_row
 from pidurable_nb.lab.scene.effects import Counted, Happened, Seen, effects_of
 from pidurable_nb.lab.scene.facts import Facts
@@ -33,7 +34,6 @@ from pidurable_nb.lab.scene.timeline import Past, StepTaken, past_of_file, past_
 from pidurable_nb.lab.scene.transcript import WINDOW, talks_of, window_of
 from pidurable_nb.lab.scene.walk import Moment, Walking
 from pidurable_nb.lab.scene.words import died_at, died_in, laws_of, many
-from pidurable_nb.lab.world import read_ledger
 from pidurable_nb.probe import Mark
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord

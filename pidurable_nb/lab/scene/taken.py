@@ -13,8 +13,8 @@ from pidurable_nb.lab.scene.facts import Facts
 from pidurable_nb.lab.scene.parts import Mark, PhaseEdge, short
 from pidurable_nb.lab.scene.rows import label_of
 from pidurable_nb.lab.scene.ruling import Ruling, ids
-from pidurable_nb.lab.stepper import RowChange
-from pidurable_nb.lab.walk import Step
+from pidurable_nb.lab.walking.stepper import RowChange
+from pidurable_nb.lab.walking.walk import Step
 from pidurable_nb.probe import Mark as Place
 from pidurable_nb.records import task as stored
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pidurable_nb.lab.heard import Heard
+from pidurable_nb.lab.dying.heard import Heard
 from pidurable_nb.lab.scene.facts import Base
 from pidurable_nb.lab.scene.lives import Committed, Life
 from pidurable_nb.lab.scene.parts import Bar, Col, Mark, short

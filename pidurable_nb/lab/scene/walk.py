@@ -18,14 +18,14 @@ from pidurable_nb.engine.decide import Policy, Verdict, decide_tasks
 from pidurable_nb.engine.registry import Code, Registry
 from pidurable_nb.engine.submissions import decide_submissions
 from pidurable_nb.ids import Json, SubmissionId, TaskId
-from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.looking.program import Program
+from pidurable_nb.lab.outside.world import World, read_ledger
 from pidurable_nb.lab.scene.facts import Base, Facts, patch_of
 from pidurable_nb.lab.scene.parts import PhaseEdge
 from pidurable_nb.lab.scene.ruling import Ruling, ruling_of
 from pidurable_nb.lab.scene.taken import MARK, Chosen, Counts, Taken
-from pidurable_nb.lab.stepper import Stepper
-from pidurable_nb.lab.walk import Choice, Perform, Step, just_run
-from pidurable_nb.lab.world import World, read_ledger
+from pidurable_nb.lab.walking.stepper import Stepper
+from pidurable_nb.lab.walking.walk import Choice, Perform, Step, just_run
 from pidurable_nb.probe import Mark, TaskSubject
 from pidurable_nb.store.copying import copy_store
 from pidurable_nb.store.stranger import StoreFile

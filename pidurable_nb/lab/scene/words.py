@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from pidurable_nb.engine.rows import LONGEST, number
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.point import Point
 from pidurable_nb.lab.scene.parts import short
 from pidurable_nb.lab.scene.scene import Law, Outside
 from pidurable_nb.records import task as stored

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.agent.opening import Durability
-from pidurable_nb.lab.faults import FAULTS, FaultRun, Place, left_by, places, run_fault, wrong
-from pidurable_nb.lab.identity import STORE, digest_of, files_in
-from pidurable_nb.lab.invariants import Expected, Problem
-from pidurable_nb.lab.recording import Recording, record
-from pidurable_nb.lab.run import LEDGER
+from pidurable_nb.lab.dying.identity import STORE, digest_of, files_in
+from pidurable_nb.lab.dying.run import LEDGER
+from pidurable_nb.lab.images.recording import Recording, record
+from pidurable_nb.lab.judging.invariants import Expected, Problem
 from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweeping.failing import FAULTS, FaultRun, Place, left_by, places, run_fault, wrong
 from pidurable_nb.lab.sweeping.lives import Image, Recovered, recover
 from pidurable_nb.lab.sweeping.pieces import Faults, Sweeping
 from pidurable_nb.lab.sweeping.tally import Tally, Witness

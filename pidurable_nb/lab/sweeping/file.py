@@ -19,7 +19,7 @@ from typing import Final
 from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import MAX_INTEGER, Json, JsonObject
-from pidurable_nb.lab.point import BadPoint, Point
+from pidurable_nb.lab.dying.point import BadPoint, Point
 from pidurable_nb.lab.scenario import BUILT_IN
 from pidurable_nb.lab.sweeping.points import SWEEP_KINDS, SweepKind
 from pidurable_nb.lab.sweeping.result import SweepResult

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pidurable_nb.lab.point import Point, TaskPlace
+from pidurable_nb.lab.dying.point import Point, TaskPlace
 from pidurable_nb.lab.sweeping.matrix import worst_of
 from pidurable_nb.lab.sweeping.points import named
 from pidurable_nb.lab.sweeping.tally import CLASSES

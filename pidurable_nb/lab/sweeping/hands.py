@@ -21,11 +21,11 @@ from typing import Final, TypeVar
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.forkserver import Ended, ForkServer
-from pidurable_nb.lab.identity import Compared, digest_of, files_in, freeze_at
-from pidurable_nb.lab.invariants import Expected
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import CHILD, LIFE_S, asked_of_child
+from pidurable_nb.lab.dying.forkserver import Ended, ForkServer
+from pidurable_nb.lab.dying.identity import Compared, digest_of, files_in, freeze_at
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import CHILD, LIFE_S, asked_of_child
+from pidurable_nb.lab.judging.invariants import Expected
 from pidurable_nb.lab.scenario import Scenario, around
 from pidurable_nb.lab.sweeping.lives import Death, Image, place
 from pidurable_nb.lab.sweeping.points import Which

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.agent.opening import Durability
-from pidurable_nb.lab.images import Image, NoSuchImage, image
-from pidurable_nb.lab.invariants import Broken
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.recording import Recording
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.images.images import Image, NoSuchImage, image
+from pidurable_nb.lab.images.recording import Recording
+from pidurable_nb.lab.judging.invariants import Broken
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweeping.lives import Image as Left
 from pidurable_nb.lab.sweeping.lives import Recovered, live, recover

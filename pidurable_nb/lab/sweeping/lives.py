@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.errors import NotAStore, StoreRefused
-from pidurable_nb.lab.crash import Passed
-from pidurable_nb.lab.explain import Explanation, explain
-from pidurable_nb.lab.identity import STORE, digest_of, files_in
-from pidurable_nb.lab.invariants import (
+from pidurable_nb.lab.dying.crash import Passed
+from pidurable_nb.lab.dying.identity import STORE, digest_of, files_in
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Lived, Plan, carry, run_here
+from pidurable_nb.lab.judging.invariants import (
     NOTHING_THERE,
     Content,
     Expected,
@@ -35,10 +36,9 @@ from pidurable_nb.lab.invariants import (
     stuck,
     twice,
 )
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Lived, Plan, carry, run_here
+from pidurable_nb.lab.looking.explain import Explanation, explain
 from pidurable_nb.lab.scenario import Facts, Scenario, facts_of
-from pidurable_nb.lab.verdict_check import acted, disagreements
+from pidurable_nb.lab.walking.verdict_check import acted, disagreements
 from pidurable_nb.session.changes import Changes
 from pidurable_nb.store.stranger import StoreFile
 

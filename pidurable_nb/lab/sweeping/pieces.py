@@ -12,11 +12,11 @@ from typing import Final, Literal, TypeAlias
 
 from pidurable_nb.agent.opening import DURABILITIES, Durability
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.crash import CRASH_KINDS, CrashKind
-from pidurable_nb.lab.faults import Place
-from pidurable_nb.lab.invariants import Expected
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import Plan
+from pidurable_nb.lab.dying.crash import CRASH_KINDS, CrashKind
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import Plan
+from pidurable_nb.lab.judging.invariants import Expected
+from pidurable_nb.lab.sweeping.failing import Place
 from pidurable_nb.lab.sweeping.lives import Image
 from pidurable_nb.lab.sweeping.points import WHICH, Which
 from pidurable_nb.lab.sweeping.units import expected_json, expected_of

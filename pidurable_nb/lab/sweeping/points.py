@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from pidurable_nb.lab.crash import Passed
-from pidurable_nb.lab.faults import Place
-from pidurable_nb.lab.point import BadPoint, Point
+from pidurable_nb.lab.dying.crash import Passed
+from pidurable_nb.lab.dying.point import BadPoint, Point
+from pidurable_nb.lab.sweeping.failing import Place
 
 __all__ = [
     "SWEEP_KINDS", "WHICH", "Crashes", "ImageName", "SweepKind", "Where", "Which", "chosen", "command", "kinds_of",

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.lab.faults import Place
-from pidurable_nb.lab.identity import STORE
-from pidurable_nb.lab.lane import in_thread
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Plan
+from pidurable_nb.lab.dying.identity import STORE
+from pidurable_nb.lab.dying.lane import in_thread
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan
+from pidurable_nb.lab.outside.world import World, copy_ledger
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario, UnknownScenario, around, find
-from pidurable_nb.lab.stepper import Stepper
+from pidurable_nb.lab.sweeping.failing import Place
 from pidurable_nb.lab.sweeping.faults import Faulty
 from pidurable_nb.lab.sweeping.images import lay_out_story
 from pidurable_nb.lab.sweeping.lives import Image, live
 from pidurable_nb.lab.sweeping.points import ImageName, named
 from pidurable_nb.lab.sweeping.replay import NeverPassed
 from pidurable_nb.lab.sweeping.tally import Witness
-from pidurable_nb.lab.world import World, copy_ledger
+from pidurable_nb.lab.walking.stepper import Stepper
 
 if TYPE_CHECKING:
     from pidurable_nb.lab.sweeping.result import SweepResult

@@ -10,21 +10,21 @@ from pathlib import Path
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.errors import PidurableError, StoreRefused
 from pidurable_nb.ids import Json, JsonObject, TaskId
-from pidurable_nb.lab.crash import CrashKind, Passed
-from pidurable_nb.lab.faults import Place
-from pidurable_nb.lab.images import Image as Made
-from pidurable_nb.lab.images import image as image_of
-from pidurable_nb.lab.invariants import Problem, expected
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Lived, Plan
+from pidurable_nb.lab.dying.crash import CrashKind, Passed
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Lived, Plan
+from pidurable_nb.lab.images.images import Image as Made
+from pidurable_nb.lab.images.images import image as image_of
+from pidurable_nb.lab.judging.invariants import Problem, expected
+from pidurable_nb.lab.outside.world import applied, asked
 from pidurable_nb.lab.scenario import Scenario
+from pidurable_nb.lab.sweeping.failing import Place
 from pidurable_nb.lab.sweeping.faults import fault_story
 from pidurable_nb.lab.sweeping.hands import Hands, crew
 from pidurable_nb.lab.sweeping.lives import MOST_LIVES, Image, live, look, place
 from pidurable_nb.lab.sweeping.points import ImageName, SweepKind, Where, life_of
 from pidurable_nb.lab.sweeping.result import name_of
 from pidurable_nb.lab.sweeping.states import laid_out, recorded, sorted_out
-from pidurable_nb.lab.world import applied, asked
 from pidurable_nb.probe import TaskSubject
 
 __all__ = ["LifeTold", "NeverPassed", "Replayed", "StepTold", "replay"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pidurable_nb.agent.opening import Durability
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.invariants import Broken
+from pidurable_nb.lab.judging.invariants import Broken
 from pidurable_nb.lab.scenario import BUILT_IN, Scenario
 from pidurable_nb.lab.sweeping.frame import frame
 from pidurable_nb.lab.sweeping.picture import picture_svg, picture_text

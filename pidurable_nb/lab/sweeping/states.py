@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from pidurable_nb.lab.image_check import Checker, Finding, lay_out
-from pidurable_nb.lab.images import Effort, Image, kill_images, power_images
-from pidurable_nb.lab.invariants import Problem
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.recording import Recording, record
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.images.image_check import Checker, Finding, lay_out
+from pidurable_nb.lab.images.images import Effort, Image, kill_images, power_images
+from pidurable_nb.lab.images.recording import Recording, record
+from pidurable_nb.lab.judging.invariants import Problem
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweeping.lives import Image as Left
 from pidurable_nb.lab.sweeping.lives import place

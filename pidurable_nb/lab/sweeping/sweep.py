@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pidurable_nb.agent.opening import Durability
-from pidurable_nb.lab.crash import CrashKind
-from pidurable_nb.lab.identity import file_points
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.crash import CrashKind
+from pidurable_nb.lab.dying.identity import file_points
+from pidurable_nb.lab.dying.point import Point
 from pidurable_nb.lab.scenario import Scenario
 from pidurable_nb.lab.sweeping.dask import Client, done_far
 from pidurable_nb.lab.sweeping.faults import fault_pieces

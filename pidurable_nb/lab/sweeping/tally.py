@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.invariants import Broken, Problem
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.judging.invariants import Broken, Problem
 from pidurable_nb.lab.sweeping.points import SWEEP_KINDS, Crashes, SweepKind, where
 
 __all__ = ["CLASSES", "WORST_FIRST", "Cell", "OutcomeClass", "Tally", "Timed", "Took", "Witness", "problem_of"]

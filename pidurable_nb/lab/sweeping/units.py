@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.identity import Compared, freeze_at
-from pidurable_nb.lab.invariants import Expected, Problem, expected
-from pidurable_nb.lab.point import Point
-from pidurable_nb.lab.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.dying.identity import Compared, freeze_at
+from pidurable_nb.lab.dying.point import Point
+from pidurable_nb.lab.dying.run import LEDGER, Plan, run_here
+from pidurable_nb.lab.judging.invariants import Expected, Problem, expected
 from pidurable_nb.lab.scenario import Scenario, builtin, find
 from pidurable_nb.lab.sweeping.lives import Death, Image, die, judge, recover
 from pidurable_nb.lab.sweeping.points import Which, chosen

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from pidurable_nb.ids import Json, JsonObject
-from pidurable_nb.lab.crash import CrashKind
-from pidurable_nb.lab.point import Point
+from pidurable_nb.lab.dying.crash import CrashKind
+from pidurable_nb.lab.dying.point import Point
 from pidurable_nb.lab.scenario import find
 from pidurable_nb.lab.sweeping.faults import count_faults
 from pidurable_nb.lab.sweeping.hands import Hands, crew

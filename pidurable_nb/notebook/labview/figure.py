@@ -13,7 +13,7 @@ from typing import Final
 from pidurable_nb.lab.scene.parts import Bar, Col
 from pidurable_nb.lab.scene.scene import Scene
 from pidurable_nb.notebook.labview.words import crash_of, nth, verb_of
-from pidurable_nb.notebook.markup import COLOURS, esc
+from pidurable_nb.notebook.views.markup import COLOURS, esc
 from pidurable_nb.store.visible import fitted, visible
 
 WIDTH: Final = 1060

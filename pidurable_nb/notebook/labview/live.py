@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pidurable_nb.engine.definition import TaskDefinition
 from pidurable_nb.errors import StoreBusy
-from pidurable_nb.lab.program import Program
+from pidurable_nb.lab.looking.program import Program
 from pidurable_nb.lab.scene.facts import KEPT, Base
 from pidurable_nb.lab.scene.graph import Graph
 from pidurable_nb.lab.scene.parts import Entries, PhaseEdge, Task
@@ -23,14 +23,14 @@ from pidurable_nb.lab.scene.scene import PointRow, Scene
 from pidurable_nb.lab.scene.source import CannotDo
 from pidurable_nb.lab.scene.stage import edges_of
 from pidurable_nb.lab.scene.watching import ALIVE, Alive, Shown, Watching
-from pidurable_nb.notebook.host import HostEnded
+from pidurable_nb.notebook.kernel.host import HostEnded
 from pidurable_nb.store.stranger import StoreFile
 
 if TYPE_CHECKING:
     import asyncio
 
     from pidurable_nb.agent.harness import Closed, Harness
-    from pidurable_nb.notebook.host import Host
+    from pidurable_nb.notebook.kernel.host import Host
     from pidurable_nb.session.changes import Changes
 
 MOST_BEHIND: Final = 10_000

@@ -31,7 +31,7 @@ from pidurable_nb.notebook.labview.words import (
     sub_of,
     where,
 )
-from pidurable_nb.notebook.markup import Tone, bdi, code, cut, esc, items, quiet, table, toned
+from pidurable_nb.notebook.views.markup import Tone, bdi, code, cut, esc, items, quiet, table, toned
 
 LONGEST: Final = 56_000
 """Bytes of the whole; a notebook holds many views."""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pidurable_nb.ids import JsonObject
-from pidurable_nb.notebook.both_forms import LIVE, need_page, publish_both
-from pidurable_nb.notebook.comforts import Comfort, is_here
 from pidurable_nb.notebook.labview.pace import Pace
 from pidurable_nb.notebook.labview.part import Part, part_of
 from pidurable_nb.notebook.labview.plain import plain
 from pidurable_nb.notebook.labview.static_form import static_form
 from pidurable_nb.notebook.labview.worker import Worker
-from pidurable_nb.notebook.markup import View, cut
+from pidurable_nb.notebook.views.both_forms import LIVE, need_page, publish_both
+from pidurable_nb.notebook.views.comforts import Comfort, is_here
+from pidurable_nb.notebook.views.markup import View, cut
 
 if TYPE_CHECKING:
     from pidurable_nb.lab.scene.scene import Scene

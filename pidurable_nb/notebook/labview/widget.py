@@ -8,7 +8,7 @@ from typing import Final
 import anywidget
 import traitlets
 
-from pidurable_nb.notebook.bundle import bundle
+from pidurable_nb.notebook.views.bundle import bundle
 
 _PAGE: Final = Path(__file__).parent / "page"
 

@@ -16,8 +16,8 @@ from IPython.core.error import UsageError
 
 from pidurable_nb.errors import PidurableError
 from pidurable_nb.ids import Json
-from pidurable_nb.notebook.desk import usage_of
-from pidurable_nb.notebook.markup import View, code, cut, esc, items, quiet, short, table, toned
+from pidurable_nb.notebook.kernel.desk import usage_of
+from pidurable_nb.notebook.views.markup import View, code, cut, esc, items, quiet, short, table, toned
 from pidurable_nb.store.visible import visible
 
 F_contra = TypeVar("F_contra", contravariant=True)

@@ -14,15 +14,15 @@ from typing import Final, Literal
 
 from pidurable_nb import Done, Harness, Input, Phase, Runtime, tool
 from pidurable_nb.ids import Json
-from pidurable_nb.lab.lane import in_thread
-from pidurable_nb.lab.point import Point, TaskPlace
-from pidurable_nb.lab.run import LEDGER, Plan, carry, run_here, run_to_end
+from pidurable_nb.lab.dying.lane import in_thread
+from pidurable_nb.lab.dying.point import Point, TaskPlace
+from pidurable_nb.lab.dying.run import LEDGER, Plan, carry, run_here, run_to_end
+from pidurable_nb.lab.outside.world import append, crash_this_process, current_ledger, read_ledger
 from pidurable_nb.lab.scenario import Facts, Scenario, facts_of, unanswered
 from pidurable_nb.lab.sweeping.sweep import sweep
-from pidurable_nb.lab.world import append, crash_this_process, current_ledger, read_ledger
 from pidurable_nb.models import Answer, CallTools, ModelRequest, Say, Scripted, call
-from pidurable_nb.notebook.markup import cut
 from pidurable_nb.notebook.study.check import Trial, asking
+from pidurable_nb.notebook.views.markup import cut
 from pidurable_nb.records.message import role_of
 from pidurable_nb.store.stranger import StoreFile
 from pidurable_nb.tools.tool import Tool

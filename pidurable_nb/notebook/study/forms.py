@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pidurable_nb.notebook.markup import View, bdi, code, cut, esc, items, lines_of, prose, quiet, toned
 from pidurable_nb.notebook.study.beliefs import BELIEFS
 from pidurable_nb.notebook.study.scores import Answer, named
+from pidurable_nb.notebook.views.markup import View, bdi, code, cut, esc, items, lines_of, prose, quiet, toned
 
 MOST_TEXT: Final = 4_000
 """How many characters of a question are shown."""

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 from IPython.core.error import UsageError
 
 from pidurable_nb.errors import PidurableError
-from pidurable_nb.notebook.at_hand import desk_at_hand
-from pidurable_nb.notebook.both_forms import need_page, publish_both
-from pidurable_nb.notebook.desk import usage_of
-from pidurable_nb.notebook.host import HostEnded
+from pidurable_nb.notebook.kernel.at_hand import desk_at_hand
+from pidurable_nb.notebook.kernel.desk import usage_of
+from pidurable_nb.notebook.kernel.host import HostEnded
 from pidurable_nb.notebook.study.beliefs import BELIEFS, known
 from pidurable_nb.notebook.study.forms import Asked, PredictionView, RevealView, page_of, said
 from pidurable_nb.notebook.study.scores import LEAST, Answer
 from pidurable_nb.notebook.study.study import Kept, NotLocked, Study
+from pidurable_nb.notebook.views.both_forms import need_page, publish_both
 from pidurable_nb.store.visible import visible
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pidurable_nb.notebook.markup import View, aligned, bdi, code, cut, esc, more, quiet, table, toned
 from pidurable_nb.notebook.study.beliefs import BELIEFS
 from pidurable_nb.notebook.study.forms import NAMED, verdict
 from pidurable_nb.notebook.study.scores import GUESSING, SURE, Answer, Score, Scores, scores
-from pidurable_nb.notebook.tables import Table, frame, moment, whole
+from pidurable_nb.notebook.views.markup import View, aligned, bdi, code, cut, esc, more, quiet, table, toned
+from pidurable_nb.notebook.views.tables import Table, frame, moment, whole
 
 COLUMNS: Final = (
     "notebook", "id", "seed", "question", "predicted", "confidence", "happened", "right", "penalty", "beliefs",

@@ -20,7 +20,7 @@ from pidurable_nb.agent.conversation import Conversation
 from pidurable_nb.agent.harness import Harness
 from pidurable_nb.errors import NotAStore, PidurableError, StorageRequestError, StoreBusy, StoreOwned, StoreRefused
 from pidurable_nb.ids import ROOT, Json, JsonObject
-from pidurable_nb.notebook.host import Host
+from pidurable_nb.notebook.kernel.host import Host
 from pidurable_nb.notebook.study.scores import Answer, Note
 from pidurable_nb.records.transcript import EntryRecord, Written
 from pidurable_nb.store.copying import named

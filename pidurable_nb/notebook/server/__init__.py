@@ -1,0 +1,1 @@
+"""Owns JupyterLab on the tour, as a process of its own."""
