@@ -32,6 +32,24 @@ FLAGS: Final = (
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+FIGURES: Final = list[str]()
+"""What was measured on the way. Nothing is asserted of it: it is printed at the end, to be looked at."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was measured, whether anybody asked for output or not."""
+    if FIGURES:
+        terminalreporter.section("measured in a browser, not asserted")
+        for figure in FIGURES:
+            terminalreporter.line(figure)
+
+
+@pytest.fixture
+def measured() -> Callable[[str], None]:
+    """Note a figure for the end of the run."""
+    return FIGURES.append
+
+
 def chromium_of(playwright: Playwright) -> str:
     """The browser to use: playwright's own, else the system's. Fails where there is none."""
     own = Path(playwright.chromium.executable_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -99,7 +99,7 @@ def shown(seat: Seat, id: int) -> None:
     assert selected(seat) == [str(id)]
 
 
-def test_a_thousand_tasks_are_drawn_counted_and_light(seat: Seat) -> None:
+def test_a_thousand_tasks_are_drawn_counted_and_light(seat: Seat, measured: Callable[[str], None]) -> None:
     begin(seat)
     took = seat.page.evaluate(
         """async () => {
@@ -109,7 +109,7 @@ def test_a_thousand_tasks_are_drawn_counted_and_light(seat: Seat) -> None:
             return performance.now() - before;
         }"""
     )
-    print(f"1,000 tasks drawn in {took:.0f} ms")
+    measured(f"1,000 tasks: drawn in {took:.0f} ms")
     assert seat.page.locator(".tk").count() == 1000
     assert seat.text(".graph h3") == "1,000 tasks"
     assert "895 completed" in seat.text(".graph .rh")
