@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Playwright, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Playwright, Request, sync_playwright
+
+from tests.browser.seat import Seat, Seats
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLACES: Final = {
@@ -104,53 +105,6 @@ def address() -> Iterator[str]:
     thread.join()
 
 
-@dataclass
-class Seat:
-    """A page, and what it did that no page of ours may do."""
-
-    page: Page
-    wrong: list[str] = field(default_factory=list)
-
-    def start(self, **options: object) -> float:
-        """Put a lab on the page; milliseconds until it stands there."""
-        took: float = self.page.evaluate("options => lab.start(options)", options)
-        return took
-
-    def text(self, selector: str) -> str:
-        """What stands there, as a person reads it."""
-        return self.page.locator(selector).first.inner_text()
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def focused(self) -> str:
-        """The key of what has the focus."""
-        found: str = self.page.evaluate("document.activeElement?.dataset?.k ?? ''")
-        return found
-
-    def sent(self, kernel: int = 0) -> list[dict[str, object]]:
-        """What the page asked a kernel for, without its greetings."""
-        found: list[dict[str, object]] = self.page.evaluate("n => lab.kernels[n].sent", kernel)
-        return [message for message in found if message["do"] != "hello"]
-
-    def presses(self, kernel: int = 0) -> list[object]:
-        """What was pressed, in order."""
-        return [message["do"] for message in self.sent(kernel) if message["do"] != "entries"]
-
-    def nodes(self) -> int:
-        """How many nodes there are in the transcript, texts included."""
-        found: int = self.page.evaluate(
-            """() => {
-                const walker = document.createTreeWalker(document.querySelector(".pi-lab .tr"), NodeFilter.SHOW_ALL);
-                let count = 0;
-                while (walker.nextNode()) count++;
-                return count;
-            }"""
-        )
-        return found
-
-
 def opened(
     browser: Browser, address: str, *, width: int = 1280, dark: bool = False, still: bool = False, forced: bool = False
 ) -> Seat:
@@ -187,7 +141,7 @@ def opened(
 
 
 @pytest.fixture
-def seats(browser: Browser, address: str) -> Iterator[Callable[..., Seat]]:
+def seats(browser: Browser, address: str) -> Iterator[Seats]:
     """Pages without a lab, by width, theme, motion and forced colours. Whatever one does wrong fails the test."""
     taken = []
 
@@ -202,7 +156,7 @@ def seats(browser: Browser, address: str) -> Iterator[Callable[..., Seat]]:
 
 
 @pytest.fixture
-def seat(seats: Callable[..., Seat]) -> Seat:
+def seat(seats: Seats) -> Seat:
     """A light page without a lab, 1280 wide."""
     return seats()
 

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # ships no annotations
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from pidurable_nb.ids import ConversationId, Json, TaskId
 from pidurable_nb.lab.scene.graph import Graph, graph_of
 from pidurable_nb.records import task as stored
 from pidurable_nb.records.task import TaskRecord
+from tests.browser.seat import Seat, Seats
 
 FIRST = 1001
 """The tasks of the picture; 22, which the scenes list, is among them."""
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">\u202e\u2066\x1b[31mred\x1b[0m\0\u200b&amp;"\''
-
-
-class Seat(Protocol):
-    """A page that may hold labs; `tests/browser/conftest.py` makes it."""
-
-    page: Page
-
-    def start(self, **options: object) -> float: ...
-    def text(self, selector: str) -> str: ...
-    def press(self, *keys: str) -> None: ...
-    def focused(self) -> str: ...
-    def sent(self, kernel: int = 0) -> list[dict[str, object]]: ...
-    def presses(self, kernel: int = 0) -> list[object]: ...
-
-
-class Seats(Protocol):
-    def __call__(self, *, width: int = 1280, dark: bool = False, still: bool = False) -> Seat: ...
 
 
 def record(id: int, state: stored.State, owner: int | None, kind: str = "charge") -> TaskRecord:

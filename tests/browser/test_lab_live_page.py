@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from playwright.sync_api import expect
 
-from playwright.sync_api import Page, expect
+from tests.browser.seat import Seat
 
 ALIVE = """
 const [scene] = scenes.splice(1);
@@ -13,13 +13,6 @@ Object.assign(scenes[0], {
   timeline: scenes[0].timeline.filter(col => col.kind === "commit"), bars: [],
 });
 """
-
-
-class Seat(Protocol):
-    page: Page
-
-    def start(self, **options: object) -> float: ...
-    def text(self, selector: str) -> str: ...
 
 
 def test_what_lives_has_no_steps_and_says_why(seat: Seat) -> None:

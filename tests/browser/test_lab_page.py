@@ -5,30 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # ships no annotations
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-
-class Seat(Protocol):
-    """A page that may hold labs; `tests/browser/conftest.py` makes it."""
-
-    page: Page
-
-    def start(self, **options: object) -> float: ...
-    def text(self, selector: str) -> str: ...
-    def press(self, *keys: str) -> None: ...
-    def focused(self) -> str: ...
-    def sent(self, kernel: int = 0) -> list[dict[str, object]]: ...
-    def presses(self, kernel: int = 0) -> list[object]: ...
-    def nodes(self) -> int: ...
-
-
-class Seats(Protocol):
-    def __call__(self, *, width: int = 1280, dark: bool = False, still: bool = False, forced: bool = False) -> Seat: ...
-
+from tests.browser.seat import Seat, Seats
 
 FORK = [
     {

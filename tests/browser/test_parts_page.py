@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # ships no annotations
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Seat
+from tests.browser.seat import Seat
 
 OWN = {
     "timeline": ".time .tl", "step": ".now .say", "transcript": ".conv .tr", "forks": ".conv .fk", "inbox": ".conv .ib",

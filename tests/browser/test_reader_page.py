@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # ships no annotations
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, expect
+
+from tests.browser.seat import Seat, Seats
 
 MOST = 5_242_880
-
-
-class Seat(Protocol):
-    """A page that may hold labs; `tests/browser/conftest.py` makes it."""
-
-    page: Page
-
-    def start(self, **options: object) -> float: ...
-    def text(self, selector: str) -> str: ...
-    def press(self, *keys: str) -> None: ...
-    def focused(self) -> str: ...
-    def sent(self, kernel: int = 0) -> list[dict[str, object]]: ...
-    def nodes(self) -> int: ...
-
-
-class Seats(Protocol):
-    def __call__(self, *, width: int = 1280, dark: bool = False, still: bool = False) -> Seat: ...
 
 
 ENTRY = 20

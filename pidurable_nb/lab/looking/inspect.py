@@ -80,7 +80,7 @@ class Inspection:
             "task_outcomes": _tally(word for task in self.tasks if (word := outcome_word(task)) is not None),
             "submissions_by_status": _tally(submission.status for submission in self.submissions),
             "conversations": [_conversation(talk) for talk in self.talks],
-            "tasks": [_task(task) for task in self.tasks],
+            "tasks": [task_facts(task) for task in self.tasks],
             "submissions": [_submission(submission) for submission in self.submissions],
             "documents": [_document(held) for held in self.documents],
         }
@@ -147,7 +147,8 @@ def _conversation(talk: Talk) -> JsonObject:
     }
 
 
-def _task(task: TaskRecord) -> JsonObject:
+def task_facts(task: TaskRecord) -> JsonObject:
+    """A task in the words of `inspect`."""
     state = task.state
     return {
         "id": task.id,

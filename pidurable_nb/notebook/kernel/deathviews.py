@@ -67,13 +67,14 @@ class DeathView(View):
 
     def html(self) -> str:
         mark = toned("int", "killed" if self.died.kind == "kill" else "frozen")
-        head = f"<p>{mark} {quiet(f'<b>{bdi(self.died.store.name)}</b>, {bdi(cut(self.died.scenario.title))}')}</p>"
+        title = bdi(cut(self.died.scenario.title, 160))
+        head = f"<p>{mark} {quiet(f'<b>{bdi(self.died.store.name)}</b>, {title}')}</p>"
         facts = items(f"{quiet(esc(word))} {code(cut(text, 300))}" for word, text in self.facts())
         return f"{head}<h2>{esc(self.headline)}</h2>{facts}<p>{quiet(esc(self._next))}</p>"
 
     def text(self) -> str:
         facts = [f"  {word:<8} {cut(text, 300)}" for word, text in self.facts()]
-        head = f"{self.died.store.name}   {cut(self.died.scenario.title)}"
+        head = f"{self.died.store.name}   {cut(self.died.scenario.title, 160)}"
         return "\n".join([head, "", f" {self.headline}", "", *facts, "", self._next])
 
     @property

@@ -119,8 +119,8 @@ class ScenarioView(View):
         return f"%pi points {name} lists where it may die; %pi kill POINT {name} kills it"
 
     def html(self) -> str:
-        said = f"{code(self.scenario.name)}: {bdi(cut(self.scenario.title))}, in {code(self.path.name)}"
+        said = f"{code(self.scenario.name)}: {bdi(cut(self.scenario.title, 160))}, in {code(self.path.name)}"
         return f"<p>{said}</p><p>{quiet(esc(self._next))}</p>"
 
     def text(self) -> str:
-        return f"{self.scenario.name}: {cut(self.scenario.title)}, in {self.path.name}\n{self._next}"
+        return f"{self.scenario.name}: {cut(self.scenario.title, 160)}, in {self.path.name}\n{self._next}"

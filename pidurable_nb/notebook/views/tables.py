@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from pidurable_nb.ids import Json, TaskId
-from pidurable_nb.lab.looking.inspect import outcome_word
+from pidurable_nb.lab.looking.inspect import outcome_word, task_facts
 from pidurable_nb.notebook.views.comforts import Comfort, have, is_here
 from pidurable_nb.notebook.views.markup import View, aligned, bdi, code, cut, esc, quiet, short, table, toned
 from pidurable_nb.records import task as stored
@@ -136,29 +136,13 @@ def tasks_table(tasks: Sequence[TaskRecord], *, limit: int = MAX_ROWS) -> Table:
         "Tasks", ("task", "kind", "status", "phase", "outcome", "owner", "memos", "restarts"), tasks,
         _task_cells, _task_words, "tasks", limit, empty="there is none.",
     )  # fmt: skip
-    return frame(view, TASK_COLUMNS, [task_facts(task) for task in tasks])
+    return frame(view, TASK_COLUMNS, [task_row(task) for task in tasks])
 
 
-def task_facts(task: TaskRecord) -> Mapping[str, object]:
-    """One row of the data frame."""
-    state = task.state
-    until = state.until_ms if isinstance(state, stored.Sleeping) else None
-    return {
-        "id": task.id,
-        "conversation": task.conversation,
-        "kind": task.kind,
-        "version": task.version,
-        "owner": task.owner,
-        "status": task.status,
-        "phase": task.phase,
-        "on": list(state.on) if isinstance(state, stored.Waiting) else None,
-        "until": None if until is None else moment(until),
-        "outcome": outcome_word(task),
-        "memos": list(task.memos),
-        "restarts": task.restarts,
-        "abort_requested": task.abort_requested,
-        "background": task.background,
-    }
+def task_row(task: TaskRecord) -> Mapping[str, object]:
+    """One row of the data frame: the facts of `inspect`, with a moment that can be reckoned with."""
+    until = task.state.until_ms if isinstance(task.state, stored.Sleeping) else None
+    return {**task_facts(task), "until": None if until is None else moment(until)}
 
 
 def _task_words(task: TaskRecord) -> Sequence[str]:
