@@ -263,3 +263,12 @@ def test_a_begun_server_refuses_on_entering_what_it_could_not_import() -> None:
     server.begin()
     with pytest.raises(ForkServerError, match="no_such_module_anywhere"), server:
         pass
+
+
+def test_a_begun_server_is_waited_for_by_its_first_run() -> None:
+    server = ForkServer(["test_forkserver"], extra_path=[HERE])
+    server.begin()
+    try:
+        assert [server.run("test_forkserver:leave", code, timeout_s=30).exit_code for code in (3, 4)] == [3, 4]
+    finally:
+        server.close()

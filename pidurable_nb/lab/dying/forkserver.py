@@ -89,7 +89,7 @@ class ForkServer:
         return None if self._process is None else self._process.pid
 
     def begin(self) -> None:
-        """Start the server without waiting until it is ready: entering does that. Whoever begins must close."""
+        """Start the server, not waiting until it is ready: entering or the first `run` does. Whoever begins closes."""
         with self._lock:
             self._start()
 
@@ -115,6 +115,8 @@ class ForkServer:
         """
         request: JsonObject = {"target": target, "argument": argument, "timeout_s": timeout_s}
         with self._lock:
+            if self._process is not None and not self._ready:
+                self._await()
             reply = self._exchange(request, timeout_s + _GRACE_S)
         match reply:
             case {"unknown": str(reason)}:

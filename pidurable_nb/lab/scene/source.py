@@ -238,13 +238,12 @@ class ScenarioSource(_Staged):
         self._runs = 0
         self._staged = False
         self._armed: tuple[str, ...] = ()
-        self._begun: ForkServer | None = None
         self._server: ForkServer | None = None
         try:
             self._folder = Path(self._stack.enter_context(_temporary()))
             self._bank = self._stack.enter_context(around(scenario))
             if kind == "kill":
-                self._begin_server()  # it gets ready while the points are looked for
+                self._fork_server()  # it gets ready while the points are looked for
             self._first = self._rows(points_of(scenario, self._new_folder()), None)
             self._second: tuple[PointRow, ...] = ()
             self.run(points if points is not None else self._usual(), kind)
@@ -291,15 +290,10 @@ class ScenarioSource(_Staged):
     def _fork_server(self) -> ForkServer:
         """One for all the runs: starting it is what takes time."""
         if self._server is None:
-            self._server = self._stack.enter_context(self._begin_server())
+            self._server = fork_server()
+            self._stack.callback(self._server.close)
+            self._server.begin()
         return self._server
-
-    def _begin_server(self) -> ForkServer:
-        if self._begun is None:
-            self._begun = fork_server()
-            self._stack.callback(self._begun.close)
-            self._begun.begin()
-        return self._begun
 
     def _usual(self) -> Sequence[str]:
         if self.scenario.kill_point is not None:

@@ -60,8 +60,9 @@ class _Lab:
 
     def _show(self, scene: Scene) -> None:
         self.scene = scene
+        told = dict(scene.to_json()) if self._pages else {}
         for page in self._pages:
-            page.scene = dict(scene.to_json())
+            page.scene = told
 
     def _say(self, message: JsonObject) -> None:
         for page in self._pages:  # each knows by its number which answer is its own
